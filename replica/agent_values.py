@@ -56,12 +56,12 @@ class AgentConfig(Value, frozen=True):
     """Longest pause before ranks are started again."""
 
     def __post_init__(self) -> None:
-        for field, least in (("shards", 1), ("restart_limit", 1), ("restart_forgive_steps", 1)):
-            if getattr(self, field) < least:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must be at least {least}")
-        for field in msgspec.structs.fields(type(self)):
-            if field.name.endswith("_s") and getattr(self, field.name) < 0:
-                raise ValueError(f"{field.name} is {getattr(self, field.name)}; seconds cannot be negative")
+        for field in ("shards", "restart_limit", "restart_forgive_steps"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
+        for field in (f.name for f in msgspec.structs.fields(type(self))):
+            if field.endswith("_s") and getattr(self, field) < 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; seconds cannot be negative")
         if not self.name or not self.run_id:
             raise ValueError("name and run_id must not be empty")
 
@@ -198,18 +198,7 @@ class Exit(Message, frozen=True):
     reason: str
 
 
-Effect = (
-    ToLighthouse
-    | ToRank
-    | ToRanks
-    | StartRanks
-    | EndRanks
-    | OpenSession
-    | CloseSession
-    | Ledger
-    | Say
-    | Exit
-)
+Effect = ToLighthouse | ToRank | ToRanks | StartRanks | EndRanks | OpenSession | CloseSession | Ledger | Say | Exit
 
 
 class AgentHold(str, Enum):
