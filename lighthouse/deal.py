@@ -1,39 +1,57 @@
-"""Who computes which slots of a global batch: pure functions that every group evaluates alike. DESIGN §3, §4."""
+"""Who sums which slots of a step: pure functions, known to the lighthouse and to every member alike.
+
+A step that follows a commit is dealt evenly over its contributors. A step that is broken off by the loss of a group
+is dealt once more: whoever stands on the base keeps what it answers for, so that no sum is thrown away, and the rest
+goes to the members with the least to do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Collection, Mapping, Sequence
 
 
 def even_deal(slots: int, contributors: int) -> tuple[tuple[int, ...], ...]:
-    """Slots 0 … `slots` - 1 in contiguous ranges, as even as they go; the i-th is the i-th contributor's.
+    """Slots 0…`slots`-1 in `contributors` contiguous runs whose lengths differ by one at most, longer ones first.
 
-    Raises ValueError if there is no contributor.
+    Raises ValueError without a contributor.
     """
-    if contributors < 1:
-        raise ValueError("slots can be dealt only to contributors, and there are none")
-    bounds = [i * slots // contributors for i in range(contributors + 1)]
-    return tuple(tuple(range(a, b)) for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple(even_share(slots, contributors, i) for i in range(_some(contributors)))
+
+
+def even_share(slots: int, contributors: int, index: int) -> tuple[int, ...]:
+    """What `even_deal` deals to the contributor at `index`, without making the whole deal."""
+    least, longer = divmod(slots, _some(contributors))
+    start = index * least + min(index, longer)
+    return tuple(range(start, start + least + (index < longer)))
 
 
 def lost_deal(
-    slots: Sequence[int], kept: Mapping[str, tuple[int, ...]], members: Sequence[str]
+    slots: int, kept: Mapping[str, tuple[int, ...]], members: Sequence[str], set_aside: Collection[int] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """Who answers for what after a loss: everybody keeps what is in `kept`; the rest goes to `members` by least load.
+    """The deal of a step that goes on with other members: by name, ascending slots; together 0…`slots`-1.
 
-    Ties go to the earlier of `members`. Gives sorted slots by name, for everybody in `kept` or `members`.
-    Raises ValueError if two keep the same slot, or one that is not in `slots`.
+    `kept` says what members standing on the base answer for; of a slot that two of them claim, the first in the order
+    of `members` keeps it. The rest is dealt in ascending order, each slot to the member with the fewest so far, the
+    first one among equals. Slots `set_aside` are dealt to nobody. Raises ValueError without a member.
     """
-    load: dict[str, list[int]] = {name: [] for name in members}
-    taken: set[int] = set()
-    for name, answers in kept.items():
-        if not taken.isdisjoint(answers) or not set(answers) <= set(slots):
-            raise ValueError(f"{name} keeps slots {answers}, some of which are another's or not in the step")
-        taken.update(answers)
-        load[name] = list(answers)
-    order = {name: place for place, name in enumerate(members)}
-    for slot in slots:
-        if slot not in taken:
-            name = min(members, key=lambda n: (len(load[n]), order[n]))
-            load[name].append(slot)
-    return {name: tuple(sorted(mine)) for name, mine in load.items()}
+    _some(len(members))
+    left = set(range(slots)) - set(set_aside)
+    dealt: dict[str, list[int]] = {}
+    for name in members:
+        keeps = left.intersection(kept.get(name, ()))
+        left -= keeps
+        dealt[name] = sorted(keeps)
+    loads = [(len(dealt[name]), place) for place, name in enumerate(members)]
+    heapq.heapify(loads)
+    for slot in sorted(left):
+        load, place = loads[0]
+        dealt[members[place]].append(slot)
+        heapq.heapreplace(loads, (load + 1, place))
+    return {name: tuple(sorted(own)) for name, own in dealt.items()}
+
+
+def _some(count: int) -> int:
+    if count < 1:
+        raise ValueError("a deal needs somebody to deal to")
+    return count

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"([0-9]+)")
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts names as a person would: runs of digits by their value, the rest as text; equal only for equal names."""
+def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
+    """Sorts names so that runs of digits count as numbers: "g2" before "g10". Names that differ are never equal."""
     parts = _DIGITS.split(name)
-    keys = tuple((0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts if p)
-    return keys
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
