@@ -206,11 +206,11 @@ def _kept(standing: Standing) -> dict[str, tuple[int, ...]]:
     return kept
 
 
-def _deal(gen: Gen, slots: tuple[int, ...], kept: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def _deal(gen: Gen, slots: int, kept: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Everybody keeps its slots; the rest goes to all whose digest was seen equal. A step not begun is dealt evenly."""
     contributors = [m.name for m in gen.roster if m.role is Role.CONTRIBUTOR]
     if contributors and not any(kept.values()):
-        return dict(zip(contributors, even_deal(len(slots), len(contributors)), strict=True))
+        return dict(zip(contributors, even_deal(slots, len(contributors)), strict=True))
     able = [m.name for m in gen.roster if m.role is not Role.NEWCOMER] or [m.name for m in gen.roster]
     return lost_deal(slots, kept, able)
 
@@ -218,7 +218,7 @@ def _deal(gen: Gen, slots: tuple[int, ...], kept: dict[str, tuple[int, ...]]) ->
 def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Standing) -> RunState:
     stop = any(g.report.stop for g in standing.on)
     kept = _kept(standing)
-    slots = () if is_over(state, gen.version, stop) else tuple(range(slots_of(state)))
+    slots = 0 if is_over(state, gen.version, stop) else slots_of(state)
     deal = _deal(gen, slots, kept if slots else {})
     first = member_group(state, gen.roster[0])
     rendezvous = first.rendezvous if first else ()
