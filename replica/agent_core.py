@@ -104,7 +104,8 @@ def wake_at(state: AgentState, now: float) -> float | None:
     config, life, session = state.config, state.life, state.session
     times: list[float] = []
     if state.ending is not None:
-        times.append(state.ending.until)
+        if life.phase is not LifePhase.ENDING:
+            times.append(state.ending.until)
     elif life.phase is LifePhase.DOWN and state.locked:
         times.append(life.resume_at)
     elif life.phase is LifePhase.UP and None in life.attached:
@@ -114,9 +115,9 @@ def wake_at(state: AgentState, now: float) -> float | None:
         times.append(due if now < due else due + config.quit_deadline_s)
     if welcomed(state):
         times.append(session.beat_at)
-    elif session.phase is SessionPhase.CLOSED and session.wanted_at is not None and life.phase is LifePhase.UP:
+    elif session.phase is SessionPhase.CLOSED and agent_session.wanted(state):
         times.append(session.retry_at)
-    if state.terms is None and session.wanted_at is not None and state.ending is None:
+    if state.terms is None and session.wanted_at is not None and attached(state) and state.ending is None:
         times.append(session.wanted_at + config.connect_timeout_s)
     return max(now, min(times)) if times else None
 

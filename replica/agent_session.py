@@ -121,23 +121,26 @@ def tell_ranks(state: AgentState, now: float, effects: list[Effect]) -> AgentSta
 def connect(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     """Opens a session once all ranks are there, and again when it has ended; gives up only before the first welcome."""
     session = state.session
-    if state.over or not (attached(state) or _has_to_finish(state)):
+    if not wanted(state):
         return state
     if session.wanted_at is None:
         session = put(session, wanted_at=now)
         state = put(state, session=session)
-    assert session.wanted_at is not None
-    if state.terms is None and state.ending is None and now >= session.wanted_at + state.config.connect_timeout_s:
-        reason = f"no lighthouse has welcomed this group in {state.config.connect_timeout_s:g} s"
-        return ending(state, now, FAILED, f"{reason}: {session.reason or 'it did not answer'}")
-    if (
-        session.phase is not SessionPhase.CLOSED
-        or now < session.retry_at
-        or (state.ending and not _has_to_finish(state))
-    ):
+    patience_s = state.config.connect_timeout_s
+    if state.terms is None and session.wanted_at is not None and now >= session.wanted_at + patience_s:
+        reason = f"no lighthouse has welcomed this group in {patience_s:g} s: {session.reason or 'it did not answer'}"
+        return ending(state, now, FAILED, reason)
+    if session.phase is not SessionPhase.CLOSED or now < session.retry_at:
         return state
     effects.append(OpenSession(session=session.number + 1))
     return put(state, session=put(session, number=session.number + 1, phase=SessionPhase.OPENING))
+
+
+def wanted(state: AgentState) -> bool:
+    """Whether there is something to say: the ranks are there and stay, or the run is finished and nobody knows."""
+    if state.ending is not None:
+        return _has_to_finish(state) and not state.over
+    return attached(state)
 
 
 def _has_to_finish(state: AgentState) -> bool:
