@@ -58,9 +58,7 @@ class Communicators:
             self._floor = max(self._floor, number)
             lost = [g for n, g in self._generations.items() if n < number]
         for generation in lost:
-            generation.opening.abandon()
-            if generation.communicator is not None:
-                generation.communicator.abandon(reason)
+            generation.opening.abandon(reason)
 
     def opened(self, number: int) -> Communicator | None:
         """The communicator of `number` if it is open and not abandoned. Does not wait."""
@@ -87,9 +85,17 @@ class Communicators:
         """A collective of `number` failed here: leaves it, so that others notice too, and tells the agent."""
         with self._lock:
             generation = self._generations.get(number)
+            over = number < self._floor
         if generation is not None and generation.communicator is not None:
             generation.communicator.abandon(reason)
-        self._say(RankFailed(number=number, reason=reason))
+        if not over:  # else the agent said so itself
+            self._say(RankFailed(number=number, reason=reason))
+
+    def close(self) -> None:
+        """Gives all of them back."""
+        with self._lock:
+            newest = max(self._generations, default=0)
+        self.close_below(newest + 1)
 
     def close_below(self, number: int) -> None:
         """A roll call of `number` is complete: nobody uses an older one any more. Training thread only."""
@@ -97,9 +103,9 @@ class Communicators:
             old = [n for n in self._generations if n < number]
             closing = [self._generations.pop(n) for n in old]
         for generation in closing:
-            generation.opening.abandon()
             if generation.communicator is not None:
                 generation.communicator.close()
+            generation.opening.abandon("a newer generation is in use")
 
     def _await(self, number: int, generation: _Generation) -> None:
         try:

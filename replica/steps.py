@@ -12,6 +12,7 @@ generation may be known to be over by then.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ from replica.values import (
     StageFor,
     Work,
 )
-from replica.work import Book, begun, done, heard, loaded, opened, record
+from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, record
 
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
@@ -80,8 +81,6 @@ class Parts:
     """Slots of a step, over all groups."""
     seed: int
     shard_rank: int
-    record_device: torch.device
-    """Where records of the roll call are gathered: the communicator's kind of device."""
 
 
 @dataclass
@@ -91,13 +90,6 @@ class Sums:
     losses: list[torch.Tensor] = field(default_factory=list)
     tokens: int = 0
     compute_s: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a step did to the training state: the merged roll call of the step that was applied."""
-
-    merged: Merged
 
 
 class StepLoop:
@@ -120,6 +112,13 @@ class StepLoop:
     def leaving(self) -> bool:
         """The verdict to leave was given: no step follows."""
         return self.book.leaving
+
+    @property
+    def ends_silently(self) -> bool:
+        """The step has ended, and changes nothing: a farewell, or leave to go."""
+        work = self.book.work
+        farewell = isinstance(self._verdict, Commit) and work is not None and work.farewell
+        return farewell or isinstance(self._verdict, Quit)
 
     def slots(self) -> Iterator[int]:
         """The slots to compute, until the verdict; REHEARSAL where gradients are dropped. Raises LeaveError.
@@ -163,14 +162,14 @@ class StepLoop:
         self._rehearsed = True
         self._mark(MarkKind.SLOT_DONE, slot)
 
-    def settle(self) -> Outcome | None:
-        """Carries out the verdict that ended the step. None if nothing was applied. Raises LeaveError."""
+    def settle(self) -> Merged | None:
+        """Carries out the verdict that ended the step: the merged roll call of what was applied, or None. Raises LeaveError."""
         verdict, self._verdict = self._verdict, None
         if isinstance(verdict, Commit):
             return self._commit(verdict)
         if isinstance(verdict, Apply):
             entry = self._parts.healing.take(verdict.name)
-            self.book = heard(self.book, verdict)
+            self._note(verdict)
             return self._apply(entry)
         return None
 
@@ -217,12 +216,11 @@ class StepLoop:
             self.book = opened(self.book, self.book.ready)
         stop, save = self._wishes()
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
-        finite = grad_sq - grad_sq == 0.0
         said = record(
             self.book,
             stop=stop,
             save=save,
-            nonfinite=not finite,
+            nonfinite=not math.isfinite(grad_sq),
             loss_sum=float(torch.stack([s.double() for s in self._sums.losses]).sum()) if self._sums.losses else 0.0,
             tokens=self._sums.tokens,
             grad_sq=grad_sq,
@@ -231,13 +229,13 @@ class StepLoop:
         )
         self._mark(MarkKind.ROLL_CALL)
         mine = torch.frombuffer(bytearray(pack(said, self._parts.slots)), dtype=torch.uint8)
-        pending, gathered = communicator.all_gather(mine.to(self._parts.record_device))
+        pending, gathered = communicator.all_gather(mine)
         pending.wait()
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
         self._parts.link.say(
             RollCall(
-                generation=work.generation, step=work.version.step, records=gathered.cpu().numpy().tobytes()
+                generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes()
             )
         )
         self._parts.communicators.close_below(work.generation)
@@ -261,11 +259,11 @@ class StepLoop:
             self._verdict = command
             return
         if isinstance(command, Commit):
-            if not command.leave and not before.work:
+            if before.work is None:
                 raise ReplicaError("told to commit a step that this rank is not in")
             self._verdict = command
             return
-        self.book = heard(before, command)
+        self._note(command)
         if isinstance(command, Quit):
             if not command.success:
                 raise LeaveError(command.reason)
@@ -279,6 +277,12 @@ class StepLoop:
                 self._parts.healing.drop(heal)
         if before.summed and not self.book.summed:
             self._forget_sums()
+
+    def _note(self, command: RankDown) -> None:
+        try:
+            self.book = heard(self.book, command)
+        except OutOfOrder as wrong:
+            raise ReplicaError(str(wrong)) from wrong
 
     def _drain(self) -> None:
         """Hears what has arrived and is no verdict, up to the first verdict."""
@@ -297,10 +301,10 @@ class StepLoop:
 
     # ---- verdicts --------------------------------------------------------------------------------------------------
 
-    def _commit(self, commit: Commit) -> Outcome | None:
+    def _commit(self, commit: Commit) -> Merged | None:
         work, reduced, start = self.book.work, self._reduced, self.book.version
         assert work is not None
-        self.book = heard(self.book, commit)
+        self._note(commit)
         outcome = None
         if not work.farewell:
             if reduced is None or commit.merged.generation != work.generation:
@@ -319,7 +323,7 @@ class StepLoop:
             raise LeaveError(commit.reason)
         return outcome
 
-    def _apply(self, entry: Entry) -> Outcome:
+    def _apply(self, entry: Entry) -> Merged:
         """Applies what a step did, whether it was reduced here or fetched."""
         parts, merged = self._parts, entry.merged
         parts.log.keep(entry)
@@ -331,7 +335,7 @@ class StepLoop:
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
         self._forget_sums()
         self._stop = self._stop or merged.stop
-        return Outcome(merged=merged)
+        return merged
 
     def _release(self) -> None:
         self._parts.log.release_before(self.book.version)
