@@ -1,2 +1,33 @@
-stubs:
-	.venv/bin/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. proto/lighthouse/wire.proto proto/replica/wire.proto
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11 or newer and make.
+
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+VENV := .venv
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test lint types stubs
+
+demo: $(INSTALLED)
+	$(VENV)/bin/bellrock demo
+
+test: $(INSTALLED)
+	$(VENV)/bin/python -m pytest
+
+lint: $(INSTALLED)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(INSTALLED)
+	$(VENV)/bin/mypy
+
+# Writes the checked-in protobuf stubs anew from proto/; tests/test_stubs.py proves that they are fresh.
+stubs: $(INSTALLED)
+	$(VENV)/bin/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. \
+		proto/lighthouse/wire.proto proto/replica/wire.proto
+
+# The stamp is written last: an installation that broke off is done again, a whole one is not.
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found. Install one, or say PYTHON=/path/to/python3." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
