@@ -123,8 +123,8 @@ def cores_are_pure(module: Module) -> Iterator[str]:
 def stubs_stay_in_wire(module: Module) -> Iterator[str]:
     for name in imports(module.tree):
         if any(part.endswith(("_pb2", "_pb2_grpc")) for part in name.split(".")):
-            if not module.name.endswith("/wire.py"):
-                yield f"imports {name}: only wire.py does"
+            if not module.name.endswith(("/wire.py", "_wire.py")):
+                yield f"imports {name}: only wire modules do"
             elif name.split(".")[0] != module.package:
                 yield f"imports {name} of another package"
 
