@@ -1,0 +1,96 @@
+"""The roster of a generation: its members in natural order of their names, each with its role.
+
+Every member keeps the same roster by applying the same functions to the same values: changes that the lighthouse
+tells, and promotions that follow from a merged roll call. A group's place in it is its rank in the communicators
+between groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lighthouse.deal import even_share
+from lighthouse.names import natural_key
+from lighthouse.values import Member, Role, RosterChange
+from replica.values import Merged
+
+Roster = tuple[Member, ...]
+
+
+def ordered(members: Iterable[Member]) -> Roster:
+    """The members in roster order."""
+    return tuple(sorted(members, key=lambda member: natural_key(member.name)))
+
+
+def changed(roster: Roster, change: RosterChange) -> Roster:
+    """The roster after `change`; its `previous` is the caller's to check. Who joins replaces a member of that name.
+
+    Raises ValueError if somebody leaves who is not there: then the rosters have come apart.
+    """
+    by_name = {member.name: member for member in roster}
+    for name in change.left:
+        if by_name.pop(name, None) is None:
+            raise ValueError(f"{name} leaves a roster that it is not in")
+    by_name.update((member.name, member) for member in change.joined)
+    return ordered(by_name.values())
+
+
+def place_of(roster: Roster, name: str, incarnation: int) -> int:
+    """This incarnation's place in the roster, -1 if it is not in it."""
+    for place, member in enumerate(roster):
+        if member.name == name:
+            return place if member.incarnation == incarnation else -1
+    return -1
+
+
+def trusted_places(roster: Roster) -> tuple[int, ...]:
+    """Places whose digests are the reference: all but newcomers'."""
+    return tuple(place for place, member in enumerate(roster) if member.role is not Role.NEWCOMER)
+
+
+def has_newcomers(roster: Roster) -> bool:
+    """Whether somebody's digest has still to be seen equal."""
+    return any(member.role is Role.NEWCOMER for member in roster)
+
+
+def share(roster: Roster, place: int, slots: int) -> tuple[int, ...]:
+    """Slots dealt to the member at `place` in a step that follows a commit; empty for spares and newcomers."""
+    if roster[place].role is not Role.CONTRIBUTOR:
+        return ()
+    places = [p for p, member in enumerate(roster) if member.role is Role.CONTRIBUTOR]
+    return even_share(slots, len(places), places.index(place))
+
+
+def promote(roster: Roster, merged: Merged, contributors_wanted: int) -> Roster:
+    """The roster after a committed step: the same object if nobody's role grew.
+
+    Newcomers whose digest was compared and equal become spares; then spares, in roster order, become contributors
+    until there are `contributors_wanted` (0: all become contributors).
+    """
+    roles = [member.role for member in roster]
+    if merged.digested:
+        mismatched = set(merged.mismatched)
+        roles = [
+            Role.SPARE if role is Role.NEWCOMER and place not in mismatched else role
+            for place, role in enumerate(roles)
+        ]
+    free = (contributors_wanted or len(roles)) - roles.count(Role.CONTRIBUTOR)
+    for place, role in enumerate(roles):
+        if free > 0 and role is Role.SPARE:
+            roles[place] = Role.CONTRIBUTOR
+            free -= 1
+    if all(member.role is role for member, role in zip(roster, roles, strict=True)):
+        return roster
+    return tuple(
+        member if member.role is role else msgspec.structs.replace(member, role=role)
+        for member, role in zip(roster, roles, strict=True)
+    )
+
+
+def grown(before: Roster, after: Roster) -> Roster:
+    """Members of `after` whose role differs from that in `before` (a roster of the same names)."""
+    if before is after:
+        return ()
+    return tuple(new for old, new in zip(before, after, strict=True) if old.role is not new.role)
