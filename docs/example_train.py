@@ -41,7 +41,7 @@ def main() -> None:
         optimizer=optimizer,
         slots=6,  # microbatches of a step, dealt to whatever groups there are
         slot_size=16,  # samples in each
-        samples=SAMPLES,
+        dataset_length=SAMPLES,
         seed=SEED,
         steps=STEPS,
         max_grad_norm=1.0,
@@ -49,7 +49,7 @@ def main() -> None:
     )
     for step in replica.steps():
         for slot in step:  # also yields the slots of a group that just died
-            xs, ys = (torch.stack(part) for part in zip(*map(sample, slot.sample_indices), strict=True))
+            xs, ys = (torch.stack(part) for part in zip(*map(sample, slot.samples), strict=True))
             loss_sum = ((model(xs) - ys) ** 2).sum()  # a sum, not a mean: Bellrock divides once, by all samples
             step.backward(loss_sum, len(xs))
         step.apply()  # clips, steps the optimizer; the same in every group
