@@ -17,11 +17,14 @@ What the shell promises to the core:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import msgspec
 
-from lighthouse.values import Down, Hello, Member, Message, Up, Value, Version
+from lighthouse.values import ROOT, Down, Hello, Member, Message, Up, Value, Version
 
 
 class Hold(str, Enum):
@@ -49,8 +52,8 @@ class RunConfig(Value, frozen=True):
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
     cold_start_after_s: a cold start is made by itself after so long; 0 means only by an operator
     skip_poison: a slot set aside is committed without, instead of holding the run
-    stall_factor, stall_floor_s, warmup_s: a member behind the furthest mark is suspected after `stall_factor` medians
-      of seconds per slot times the slots dealt, never before `stall_floor_s`, and in its first step not before `warmup_s`
+    stall_factor, stall_floor_s, warmup_s: a member behind the furthest mark is suspected after `stall_factor` times the
+      median seconds per slot times its slots, never before `stall_floor_s`, and in its first step not before `warmup_s`
     open_s: deadline for opening a communicator; heal_s: for a joiner to move any bytes
     donors: how many donors a joiner is given at most
     restart_limit: identical deaths of one name after which it is refused; 0 means no limit
@@ -127,7 +130,7 @@ class StoreRecord(Value, frozen=True):
     next_incarnation: int = 1
     claims: tuple[ClaimRecord, ...] = ()
     bases: tuple[BaseRecord, ...] = ()
-    setup: dict[str, str] = {}
+    setup: dict[str, str] = msgspec.field(default_factory=dict)
     finished: Version | None = None
 
 
@@ -249,7 +252,7 @@ class Tell(Message, frozen=True):
     version: Version | None = None
     group: str = ""
     text: str = ""
-    fields: dict[str, str] = {}
+    fields: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class EndRun(Message, frozen=True):
@@ -278,18 +281,46 @@ class GroupStanding(Value, frozen=True):
 
 
 class RunStatus(Value, frozen=True):
-    """The run as the lighthouse sees it; as `StatusReply` on the wire. number: the newest generation with a base."""
+    """The run as the lighthouse sees it; as `StatusReply` on the wire. number: the newest generation with a base.
 
+    hold: why no generation is at work, in words; empty if one is. uptime_s is filled in by the shell.
+    """
+
+    run_id: str = ""
     number: int = 0
     first_number: int = 0
-    version: Version = Version(0, 0)
+    version: Version = ROOT
     hold: str = ""
     groups: tuple[GroupStanding, ...] = ()
     loss: float = 0.0
     step_s: float = 0.0
+    uptime_s: float = 0.0
     finished: bool = False
 
 
-def encode(value: msgspec.Struct) -> bytes:
-    """The bytes of a value, as journals keep them (msgpack)."""
-    return msgspec.msgpack.encode(value)
+class Happened(Value, frozen=True):
+    """A `Tell` with the wall-clock time at which it was told (seconds since 1970); as `Event` on the wire."""
+
+    time_s: float
+    kind: str
+    number: int = 0
+    version: Version = ROOT
+    group: str = ""
+    text: str = ""
+    fields: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+# ---- the functions -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """The functions that lead a run. `state_type` is what `new_run` gives: a msgspec type that journals can keep."""
+
+    state_type: Any
+    new_run: Callable[[RunConfig], Any]
+    record: Callable[[Any, Event, float], Any]
+    decide: Callable[[Any, float], tuple[Any, Sequence[Effect]]]
+    hold: Callable[[Any, float], Hold]
+    wake_at: Callable[[Any, float], float | None]
+    status: Callable[[Any, float], RunStatus]

@@ -7,12 +7,12 @@ from pathlib import Path
 from rich.console import Console
 
 from lighthouse.journal import replay, segments
-from lighthouse.program import own_core
+from lighthouse.program import _own_core
 from lighthouse.store import StoreError
 
 
 def replay_journal(path: Path, turns: bool, console: Console) -> int:
-    """Prints the turns, if asked for, and what is decided otherwise today; 1 if anything is, 2 if `path` is no journal."""
+    """Prints the turns if asked for, and what is decided otherwise today; 1 if anything is, 2 if it is no journal."""
     try:
         count = 0
         for _, run_id, _, segment in segments(path):
@@ -23,7 +23,7 @@ def replay_journal(path: Path, turns: bool, console: Console) -> int:
                         console.print(f"{at_s:12.3f}  {run_id}  {event}", markup=False, soft_wrap=True)
                     for effect in turn.effects or ():
                         console.print(f"{turn.decided_s:12.3f}  {run_id}    -> {effect}", markup=False, soft_wrap=True)
-        differences = replay(path, own_core())
+        differences = replay(path, _own_core())
     except StoreError as problem:
         console.print(f"error: {problem}", style="red", markup=False, soft_wrap=True)
         return 2
