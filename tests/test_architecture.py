@@ -23,11 +23,13 @@ CORE = (
     "lighthouse/deal.py",
     "lighthouse/history.py",
     "lighthouse/core*.py",
+    "lighthouse/names.py",
+    "lighthouse/table.py",
     "replica/values.py",
     "replica/rollcall.py",
     "replica/roster.py",
     "replica/work.py",
-    "replica/agent_core*.py",
+    "replica/agent_*.py",
 )
 """Modules that decide, from values alone."""
 
@@ -122,7 +124,8 @@ def cores_are_pure(module: Module) -> Iterator[str]:
 
 def stubs_stay_in_wire(module: Module) -> Iterator[str]:
     for name in imports(module.tree):
-        if any(part.endswith(("_pb2", "_pb2_grpc")) for part in name.split(".")):
+        ours = name.split(".")[0] in PACKAGES
+        if ours and any(part.endswith(("_pb2", "_pb2_grpc")) for part in name.split(".")):
             if not module.name.endswith(("/wire.py", "_wire.py")):
                 yield f"imports {name}: only wire modules do"
             elif name.split(".")[0] != module.package:

@@ -104,6 +104,7 @@ def token_file(named: Path | None, environ: Mapping[str, str]) -> Path:
         folder = tempfile.TemporaryDirectory(prefix="bellrock-token-")
         atexit.register(folder.cleanup)
         path = Path(folder.name) / "token"
+        path.touch(0o600)
         path.write_text(environ["BELLROCK_TOKEN"])
         return path
     return Path(environ.get("BELLROCK_TOKEN_FILE") or state_folder(environ) / "token")

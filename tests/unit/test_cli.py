@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 import tyro
 
-from trainer.cli import folder_of, split_command, token_of
-from trainer.commands import Command, DemoCommand, GroupCommand, LighthouseCommand, LighthouseRules, RunCommand
+from lighthouse.auth import read_token
+from lighthouse.program import LighthouseOptions
+from trainer.cli import split_command, token_file
+from trainer.commands import Command, DemoCommand, GroupCommand, RunCommand, StatusCommand, command_line
 from trainer.config import FixTheConfiguration, TrainConfig, to_argv
-from trainer.launcher import bellrock_argv, check_port_is_free, make_token, rank_argv, read_token
+from trainer.launcher import bellrock_argv, check_port_is_free, make_token, rank_argv
 
 
 def parse(*arguments: str) -> Command:
-    return tyro.cli(Command, args=list(arguments))
+    chosen: Command = tyro.cli(command_line(LighthouseOptions()), args=list(arguments))
+    return chosen
 
 
 def bellrock(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -36,9 +39,8 @@ def test_flags_survive_the_way_to_a_child() -> None:
     config = TrainConfig(seed=7, lr=1e-4, data="/a b/c", always_shard=True, sleep_s=0.5)
     assert tyro.cli(TrainConfig, args=to_argv(config)) == config
     assert to_argv(TrainConfig()) == []
-    rules = LighthouseRules(min_groups=2, groups_wanted=3, lease_s=5.0)
-    chosen = parse("lighthouse", *to_argv(rules))
-    assert isinstance(chosen, LighthouseCommand) and chosen.rules == rules
+    options = LighthouseOptions(store=Path("/x y/db"), run_id="r", min_groups=2, lease_s=5.0, until_ended=True)
+    assert parse("lighthouse", *to_argv(options)) == options
 
 
 def test_what_stands_behind_two_dashes_is_the_users() -> None:
@@ -59,13 +61,10 @@ def test_what_stands_behind_two_dashes_is_the_users() -> None:
         (lambda: TrainConfig(width=100, heads=3), "make --width a multiple of 6"),
         (lambda: TrainConfig(slot_size=5).check_shards(2), "Make --slot-size a multiple of 2"),
         (lambda: TrainConfig().check_shards(0), "--shards is 0"),
-        (lambda: LighthouseRules(min_groups=3, groups_wanted=2), "--groups-wanted 2 is below --min-groups 3"),
-        (lambda: LighthouseRules(min_groups=2, groups_wanted=2, contributors=1), "--contributors 1 is below"),
-        (lambda: LighthouseRules(lease_s=0), "--lease-s is 0"),
-        (lambda: LighthouseRules(lease_s=5, hold_patience_s=1), "shorter than --lease-s"),
         (lambda: GroupCommand(name=""), "--name is empty"),
         (lambda: GroupCommand(name="g0", lighthouse="nowhere"), "host:port"),
-        (lambda: GroupCommand(name="g0", run_id="../x"), "plain word"),
+        (lambda: GroupCommand(name="g0", run_id=""), "--run-id is empty"),
+        (lambda: StatusCommand(lighthouse="127.0.0.1"), "host:port"),
         (lambda: RunCommand(groups=2, min_groups=3), "--min-groups 3 is above --groups 2"),
         (lambda: DemoCommand(groups=1), "others must survive"),
         (lambda: DemoCommand(steps=5, kill_step=5), "--kill-step 5"),
@@ -99,7 +98,7 @@ def test_unknown_flags_are_named(tmp_path: Path) -> None:
 def test_no_token_says_where_it_was_looked_for(tmp_path: Path) -> None:
     wrong = bellrock("status", cwd=tmp_path)
     assert wrong.returncode == 2
-    assert str(tmp_path / ".local/state/bellrock/default/token") in wrong.stderr
+    assert str(tmp_path / ".local/state/bellrock/token") in wrong.stderr
 
 
 def test_each_command_has_help_for_each_flag(tmp_path: Path) -> None:
@@ -129,21 +128,15 @@ def test_token_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
     first = make_token(path)
     assert len(first) >= 32 and make_token(path) == first == read_token(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    path.write_text("\n")
-    with pytest.raises(FixTheConfiguration, match="token"):
-        read_token(path)
 
 
 def test_where_the_token_is_looked_for(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("from-flag\n")
-    (tmp_path / "b").write_text("from-file\n")
-    chosen = GroupCommand(name="g0", token_file=tmp_path / "a")
-    named = {"BELLROCK_TOKEN_FILE": str(tmp_path / "b")}
-    assert token_of(chosen, {**named, "BELLROCK_TOKEN": "direct"}) == "from-flag"
-    bare = GroupCommand(name="g0")
-    assert token_of(bare, {**named, "BELLROCK_TOKEN": "direct"}) == "direct"
-    assert token_of(bare, named) == "from-file"
-    assert folder_of("x", {"XDG_STATE_HOME": "/s"}) == Path("/s/bellrock/x")
+    named = {"BELLROCK_TOKEN_FILE": str(tmp_path / "b"), "XDG_STATE_HOME": "/s"}
+    assert token_file(tmp_path / "a", {**named, "BELLROCK_TOKEN": "direct"}) == tmp_path / "a"
+    direct = token_file(None, {**named, "BELLROCK_TOKEN": "direct"})
+    assert read_token(direct) == "direct" and direct.stat().st_mode & 0o077 == 0
+    assert token_file(None, named) == tmp_path / "b"
+    assert token_file(None, {"XDG_STATE_HOME": "/s"}) == Path("/s/bellrock/token")
 
 
 def test_a_taken_port_is_told() -> None:
