@@ -29,12 +29,19 @@ CORE = (
     "replica/rollcall.py",
     "replica/roster.py",
     "replica/work.py",
-    "replica/agent_*.py",
+    "replica/agent_core.py",
+    "replica/agent_heal.py",
+    "replica/agent_life.py",
+    "replica/agent_plan.py",
+    "replica/agent_session.py",
+    "replica/agent_state.py",
+    "replica/agent_step.py",
+    "replica/agent_values.py",
 )
 """Modules that decide, from values alone."""
 
-ENTRY_POINTS = ("trainer/cli.py", "replica/environment.py", "replica/spawn.py")
-"""Modules that may read the environment or argv: a program's start, a rank's start, and what gives a rank its own."""
+ENTRY_POINTS = ("trainer/cli.py", "replica/environment.py", "replica/spawn.py", "replica/processes.py")
+"""Modules that may read the environment or argv: the program, a rank's start, and the agent's two small helpers."""
 
 NOT_IN_CORE = frozenset(
     "asyncio concurrent datetime grpc logging multiprocessing os pathlib random secrets select selectors shutil signal "

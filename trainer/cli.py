@@ -21,6 +21,7 @@ from rich.console import Console
 from lighthouse.auth import TokenError, read_token
 from lighthouse.client import NotAllowed, Unreachable, status_now
 from lighthouse.program import LighthouseOptions, run_lighthouse
+from replica.agent import AgentOptions, run_agent
 from trainer.commands import (
     Command,
     DemoCommand,
@@ -121,10 +122,25 @@ def lighthouse(chosen: LighthouseOptions, console: Console) -> int:
 
 def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, str]) -> int:
     """`bellrock group`, until it is ended or the run is."""
-    from replica.agent import AgentOptions, run_agent
-
     command = command or byte_model(chosen.train, chosen.shards)
-    return asyncio.run(run_agent(AgentOptions(command=command)))
+    folder = chosen.folder or state_folder(environ) / chosen.run_id
+    options = AgentOptions(
+        lighthouse=chosen.lighthouse,
+        token=read_token(token_file(chosen.token_file, environ)),
+        run_id=chosen.run_id,
+        name=chosen.name,
+        shards=chosen.shards,
+        command=command,
+        environ=children_environ(environ),
+        bind=chosen.bind,
+        ledger=folder / f"{chosen.name}.ledger",
+        journal=folder / f"{chosen.name}.journal",
+        restart_limit=chosen.restart_limit,
+        connect_timeout_s=chosen.connect_timeout_s,
+        drain_deadline_s=chosen.drain_deadline_s,
+        verbose=chosen.verbose,
+    )
+    return asyncio.run(run_agent(options))
 
 
 def byte_model(config: TrainConfig, shards: int) -> tuple[str, ...]:
@@ -153,7 +169,7 @@ async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str
         ),
         group_flags=("--restart-limit", str(chosen.restart_limit)),
         command=command,
-        verbose=chosen.verbose,
+        quiet=chosen.quiet,
         environ=children_environ(environ),
     )
     local = LocalRun(plan, lambda line: console.print(line, markup=False, soft_wrap=True))

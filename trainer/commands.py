@@ -63,6 +63,8 @@ class GroupCommand:
     """Gives up if no lighthouse could be reached for so long after the start."""
     drain_deadline_s: float = 60.0
     """After SIGTERM: leaves by itself if nobody has let it go for so long."""
+    verbose: bool = False
+    """Log every message and decision of the agent."""
 
     def __post_init__(self) -> None:
         check_address(self.lighthouse)
@@ -97,8 +99,8 @@ class RunCommand:
     folder: Path | None = None
     """Where token, store, ledgers and journals are kept; a new temporary folder by default. With the folder of an
     earlier run, that run goes on."""
-    verbose: bool = False
-    """Show what agents and ranks print too; without it that goes to files in the folder."""
+    quiet: bool = False
+    """Agents and ranks print to files in the folder, not here."""
 
     def __post_init__(self) -> None:
         for name in ("groups", "shards", "min_groups", "restart_limit"):

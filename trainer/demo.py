@@ -111,7 +111,7 @@ class Demo:
             shards=command.shards,
             lighthouse=LighthouseOptions(run_id="demo", groups_wanted=command.groups, lease_s=LEASE_S, port=0),
             command=tuple(rank_argv(*to_argv(self._config))),
-            verbose=command.verbose,
+            quiet=not command.verbose,
             environ=environ,
         )
         self._run = LocalRun(plan, console.print)

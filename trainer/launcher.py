@@ -2,7 +2,7 @@
 
 Each child leads a session of its own, so that a Ctrl-C on the terminal reaches this process alone, which then drains
 the groups in order. If this process is killed, the kernel ends the children (Linux), and ranks end with their agent.
-What children print goes to files, never to a pipe that a slow terminal could fill: training must not wait for a reader.
+What they print goes to the terminal or to files, never to a pipe of ours: training must not wait for a reader.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lighthouse.program import LighthouseOptions
 from trainer.config import FixTheConfiguration, to_argv
 from trainer.follow import follow
 
+LIGHTHOUSE = "lighthouse"
 RESTART_PAUSE_S = 0.5
 QUICK_LIFE_S = 2.0
 MOST_QUICK_LIVES = 5
@@ -34,6 +35,7 @@ MOST_QUICK_LIVES = 5
 NOT_AGAIN = (2, 3)
 """Exit codes of a lighthouse that would only fail again: misconfigured, or another one has taken over."""
 
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 END_PATIENCE_S = 15.0
 PR_SET_PDEATHSIG = 1
 
@@ -54,8 +56,8 @@ class LocalPlan:
     """Flags for each group."""
     command: tuple[str, ...]
     """Command of a rank."""
-    verbose: bool = False
-    """Children print to this terminal."""
+    quiet: bool = False
+    """Agents and ranks print to files, not to this terminal; the lighthouse always does."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """Environment of the children."""
 
@@ -109,7 +111,7 @@ class LocalRun:
         return self._asked > 0
 
     def log_file(self, name: str) -> Path:
-        """Where the child `name` ("lighthouse", or a group's name) prints to, unless the plan is verbose."""
+        """Where the child `name` ("lighthouse", or a group's name) prints to."""
         return self._plan.folder / f"{name}.log"
 
     def agent_pid(self, name: str) -> int:
@@ -117,12 +119,12 @@ class LocalRun:
         return self._agents[name].pid
 
     async def carry_out(self, saw: Callable[[Happened], None]) -> dict[str, int]:
-        """The whole run: starts it, calls `saw` with all that happens, drains on Ctrl-C or SIGTERM, leaves no child.
+        """The whole run: starts it, calls `saw` with all that happens, drains when asked to end, leaves no child.
 
         Returns the exit code of each group.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in END_SIGNALS:
             loop.add_signal_handler(number, self.drain)
         watching: asyncio.Task[None] | None = None
         try:
@@ -134,7 +136,7 @@ class LocalRun:
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in END_SIGNALS:
                 loop.remove_signal_handler(number)
 
     async def _watch(self, saw: Callable[[Happened], None]) -> None:
@@ -178,16 +180,9 @@ class LocalRun:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        left = [*self._agents.values(), *([self._lighthouse] if self._lighthouse else [])]
-        for child in left:
-            _signal(child, signal.SIGTERM)
-        waits = [asyncio.create_task(child.wait()) for child in left]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=END_PATIENCE_S)
-            if late:
-                for child in left:
-                    _signal(child, signal.SIGKILL)
-                await asyncio.wait(late)
+        await _end(list(self._agents.values()))
+        if self._lighthouse is not None:
+            await _end([self._lighthouse])
 
     def _keeper_failed(self) -> bool:
         keeper = self._keeper
@@ -195,7 +190,7 @@ class LocalRun:
 
     async def _start_lighthouse(self) -> None:
         argv = bellrock_argv("lighthouse", *to_argv(self._options))
-        self._lighthouse = await self._start("lighthouse", argv)
+        self._lighthouse = await self._start(LIGHTHOUSE, argv)
 
     async def _keep_lighthouse(self) -> None:
         """Returns when the lighthouse ended well; raises RuntimeError when it cannot be kept alive."""
@@ -206,11 +201,11 @@ class LocalRun:
             if code == 0 or self._ending:
                 return
             if code in NOT_AGAIN:
-                self._tell(f"the lighthouse ended ({describe(code)}); it printed:\n{self.tail('lighthouse')}")
+                self._tell(f"the lighthouse ended ({describe(code)}); it printed:\n{self.tail(LIGHTHOUSE)}")
                 raise RuntimeError("the lighthouse cannot run")
             quick = quick + 1 if time.monotonic() - began < QUICK_LIFE_S else 1
             if quick >= MOST_QUICK_LIVES:
-                self._tell(f"the lighthouse does not stay alive; it printed:\n{self.tail('lighthouse')}")
+                self._tell(f"the lighthouse does not stay alive; it printed:\n{self.tail(LIGHTHOUSE)}")
                 raise RuntimeError("the lighthouse does not stay alive")
             self._tell(f"the lighthouse ended ({describe(code)}); starting it again")
             await asyncio.sleep(RESTART_PAUSE_S)
@@ -225,7 +220,7 @@ class LocalRun:
     async def _watch_agent(self, name: str) -> None:
         code = await self._agents[name].wait()
         if code and not self._ending and not self.asked_to_end:
-            printed = "" if self._plan.verbose else f"; it printed:\n{self.tail(name)}"
+            printed = f"; it printed:\n{self.tail(name)}" if self._plan.quiet else ""
             self._tell(f"group {name} ended: {describe(code)}{printed}")
 
     def tail(self, name: str, lines: int = 30) -> str:
@@ -235,7 +230,8 @@ class LocalRun:
         return ""
 
     async def _start(self, name: str, argv: list[str]) -> asyncio.subprocess.Process:
-        with _output(None if self._plan.verbose else self.log_file(name)) as output:
+        quiet = self._plan.quiet or name == LIGHTHOUSE
+        with _output(self.log_file(name) if quiet else None) as output:
             return await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -257,9 +253,21 @@ def _output(path: Path | None) -> Iterator[int | None]:
 
 
 def _die_with_parent() -> None:
-    """In the child, before it becomes the program: SIGTERM when the parent is gone. Linux only, harmless elsewhere."""
+    """In the child, before it becomes the program: SIGKILL when the parent is gone. Linux only, harmless elsewhere."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+async def _end(children: list[asyncio.subprocess.Process]) -> None:
+    """Ends children that still run: SIGTERM, and SIGKILL for those that do not go by it."""
+    waits = {asyncio.create_task(child.wait()): child for child in children}
+    for child in children:
+        _signal(child, signal.SIGTERM)
+    if waits:
+        _, late = await asyncio.wait(waits, timeout=END_PATIENCE_S)
+        for wait in late:
+            _signal(waits[wait], signal.SIGKILL)
+        await asyncio.gather(*late)
 
 
 def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
