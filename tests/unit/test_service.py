@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,8 @@ def test_a_session_is_welcomed_formed_and_left(tmp_path: Path) -> None:
             await one.send(Drain())
             assert await one.receive() == Leave(reason="drained", success=True)
             assert await one.receive() is None
+            with pytest.raises(Unreachable, match="the session is over"):
+                await one.send(Beat(version=ROOT))
             await two.send(Finished(version=Version(5, bases[0].number)))
             assert await two.receive() == Leave(reason="finished", success=True)
             assert await two.receive() is None
@@ -207,6 +210,40 @@ def test_groups_of_another_run_are_refused_in_words(tmp_path: Path) -> None:
             assert isinstance(refused, Refused)
             assert "'theirs' here and 'ours' at the lighthouse" in refused.reason
             assert await session.receive() is None
+            await session.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(("name", "run_id", "match"), [("", "run", "name is empty"), ("g1", "", "run_id is empty")])
+def test_a_hello_without_names_is_refused_in_words(tmp_path: Path, name: str, run_id: str, match: str) -> None:
+    async def test() -> None:
+        async with lighthouse(tmp_path) as place:
+            session = await place.session(name, run_id=run_id)
+            refused = await session.receive()
+            assert isinstance(refused, Refused)
+            assert match in refused.reason
+            await session.close()
+
+    run(test)
+
+
+def test_a_core_with_a_defect_stops_the_lighthouse_and_leaves_its_last_turn(tmp_path: Path) -> None:
+    def fails(state: SmallState, now: float) -> Any:
+        if state.leaving:
+            raise RuntimeError("a defect")
+        return CORE.decide(state, now)
+
+    async def test() -> None:
+        async with lighthouse(tmp_path, replace(CORE, decide=fails)) as place:
+            session = await place.session("g1")
+            await session.send(Drain())
+            assert repr(await asyncio.wait_for(place.runs.failed, 10)) == "RuntimeError('a defect')"
+            place.journal.close()
+            assert replay(place.journal_path, replace(CORE, decide=fails)) == ()
+            (difference,) = replay(place.journal_path, CORE)
+            assert difference.was == "RuntimeError('a defect')"
+            assert "drained" in difference.now
             await session.close()
 
     run(test)
