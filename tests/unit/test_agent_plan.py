@@ -158,9 +158,8 @@ def test_abandon_kills_the_plan_even_if_ranks_named_it() -> None:
 
 def test_a_difference_from_a_plan_entered_elsewhere_only_is_understood() -> None:
     script = named(7)
-    script.based(
-        8, change=RosterChange(previous=7, left=("b",)), version=Version(1, 5), cursor=4, slots=(), sources=(source("c"),)
-    )
+    change = RosterChange(previous=7, left=("b",))
+    script.based(8, change=change, version=Version(1, 5), cursor=4, slots=(), sources=(source("c"),))
     script.holds(merged_step(ROOT, 5, switch=7))
     assert [member.name for member in script.state.seat.roster] == ["a", "c"]
 
