@@ -21,6 +21,7 @@ import msgspec
 from lighthouse.values import Died, Goodbye
 from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_files import Appender
+from replica.agent_journal import Journal
 from replica.agent_life import FENCED
 from replica.agent_state import AgentState, welcomed
 from replica.agent_values import (
@@ -81,7 +82,7 @@ class Hands:
     """What a loop is given to work with. folder: the group's own, made before ranks are started."""
 
     ledger: Appender | None
-    journal: Appender | None
+    journal: Journal | None
     output: Output
     lock: GroupLock
     folder: Path
@@ -109,7 +110,6 @@ class AgentLoop:
         self._tracebacks: dict[int, str] = {}
         self._interrupts = 0
         self._said: dict[str, float] = {}
-        self._journal(config)
 
     # ---- from outside ----------------------------------------------------------------------------------------------
 
@@ -168,15 +168,18 @@ class AgentLoop:
         self._set_timer()
 
     def _turn(self, event: Event | None) -> None:
-        now = self._loop.time()
-        self._journal((now, event))
-        if event is not None:
-            self._state = record(self._state, event, now)
-        self._state, effects = decide(self._state, now)
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
-        for effect in effects:
-            _CARRY[type(effect)](self, effect)
+        before, now = self._state, self._loop.time()
+        try:
+            state = before if event is None else record(before, event, now)
+            self._state, effects = decide(state, now)
+            for effect in effects:
+                _CARRY[type(effect)](self, effect)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
+        finally:
+            # Last, since ranks wait for the verdict; but also of what the core could not deal with.
+            if self._hands.journal is not None:
+                self._hands.journal.note(before, now, event)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -187,10 +190,6 @@ class AgentLoop:
         when = wake_at(self._state, self._loop.time())
         if when is not None:
             self._timer = self._loop.call_at(when, self._deliver, None)
-
-    def _journal(self, line: Any) -> None:
-        if self._hands.journal is not None:
-            self._hands.journal.append(msgspec.json.encode(line))
 
     def _finish(self, code: int) -> None:
         if not self.over.done():
