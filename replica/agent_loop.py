@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lighthouse.values import Died, Goodbye
+from lighthouse.values import Died, Goodbye, Leave
 from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_files import Appender
 from replica.agent_journal import Journal
@@ -32,10 +32,13 @@ from replica.agent_values import (
     Event,
     Exit,
     Ledger,
+    LighthouseSaid,
     OpenSession,
     RankExited,
     RankSaid,
     Say,
+    SessionClosed,
+    SessionOpened,
     StartRanks,
     ToLighthouse,
     TookOver,
@@ -46,7 +49,7 @@ from replica.attach_server import AttachServer
 from replica.environment import RankEnvironment, write_environment
 from replica.lock import GroupLock
 from replica.output import Output
-from replica.ranks import Ranks, free_port, init_method
+from replica.ranks import Ranks, free_port, init_method, last_traceback
 from replica.session_client import SessionClient
 from replica.values import Commit, Quit, Raised, RankDown, RankUp
 
@@ -54,6 +57,8 @@ INTERRUPTED = 130
 """Exit code after a second SIGINT, as shells have it."""
 ATTACH_GRACE_S = 2.0
 """How long a rank may live after its Attach ended, though it was not told to leave."""
+DUMP_S = 0.5
+"""How long ranks that stalled may take to write their stacks before they are killed."""
 SAY_AGAIN_S = 10.0
 """How often the same line is logged at most."""
 LONGEST_SOCKET = 100
@@ -101,7 +106,7 @@ class AgentLoop:
         self._inbox: deque[Event | None] = deque()
         self._deciding = False
         self._timer: asyncio.TimerHandle | None = None
-        self._session = SessionClient(options.lighthouse, options.token, self._deliver)
+        self._session = SessionClient(options.lighthouse, options.token, self._session_event)
         self._ranks = Ranks(options.command, hands.mark, options.environ, hands.output, self._rank_exited)
         self._attach: AttachServer | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -109,6 +114,7 @@ class AgentLoop:
         self._leaving_told = False
         self._tracebacks: dict[int, str] = {}
         self._interrupts = 0
+        self._restart_told = False
         self._said: dict[str, float] = {}
 
     # ---- from outside ----------------------------------------------------------------------------------------------
@@ -227,7 +233,7 @@ class AgentLoop:
             variables = self._variables(life, address)
         except OSError as error:
             for shard_rank in range(self._state.config.shards):
-                self._rank_exited(life, shard_rank, 1, f"OSError: {error}")
+                self._deliver(RankExited(life=life, shard_rank=shard_rank, code=1, traceback=f"OSError: {error}"))
             return
         started = await self._ranks.start(life, variables, self._state.config.name)
         self._hands.lock.record(started)
@@ -258,6 +264,12 @@ class AgentLoop:
             for shard_rank in range(config.shards)
         ]
 
+    def _session_event(self, event: SessionOpened | SessionClosed | LighthouseSaid) -> None:
+        """A lighthouse that wants a group to start anew has seen it stall: then people want to see its stacks."""
+        if isinstance(event, LighthouseSaid) and isinstance(event.message, Leave):
+            self._restart_told = event.message.restart
+        self._deliver(event)
+
     def _rank_said(self, life: int, shard_rank: int, message: RankUp) -> None:
         if isinstance(message, Raised):
             self._tracebacks[shard_rank] = message.traceback
@@ -272,11 +284,12 @@ class AgentLoop:
         await asyncio.sleep(ATTACH_GRACE_S)
         self._ranks.end_one(life, shard_rank, "its Attach stream ended, though its process lived on")
 
-    def _rank_exited(self, life: int, shard_rank: int, code: int, printed: str) -> None:
+    def _rank_exited(self, life: int, shard_rank: int, code: int, errors: str) -> None:
         told = self._tracebacks.pop(shard_rank, "")
-        if told and _last_line(told) != _last_line(printed):  # it did not print what it raised
+        if told and told.strip().rpartition("\n")[2] not in errors:  # ended before it could print what it raised
             for line in told.rstrip().splitlines():
                 self._hands.output.say(f"[{self._state.config.name}/{shard_rank}] {line}")
+        printed = last_traceback(errors) if code > 0 else ""
         self._deliver(RankExited(life=life, shard_rank=shard_rank, code=code, traceback=told or printed))
 
     # ---- effects ---------------------------------------------------------------------------------------------------
@@ -299,7 +312,8 @@ class AgentLoop:
             self._leaving_told = True
 
     def _end_ranks(self, effect: EndRanks) -> None:
-        self._ranks.end(effect.life)
+        self._ranks.end(effect.life, dump_s=DUMP_S if self._restart_told else 0.0)
+        self._restart_told = False
 
     def _open_session(self, effect: OpenSession) -> None:
         self._session.open(effect.session)
@@ -353,10 +367,6 @@ _CARRY: dict[type[Any], Callable[[AgentLoop, Any], None]] = {
 def _address(folder: Path, life: int) -> str:
     path = folder / f"{life}.sock"
     return f"unix:{path}" if len(str(path).encode()) <= LONGEST_SOCKET else "127.0.0.1:0"
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
 
 
 def _shown(value: str) -> str:

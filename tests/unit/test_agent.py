@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from scripted import AgentProcess, ScriptedLighthouse, is_there, until
 
-from lighthouse.values import Beat, Committed, Died, Drain, Fenced, Finished, Goodbye, Hello
+from lighthouse.values import Beat, Committed, Died, Drain, Fenced, Finished, Goodbye, Hello, Leave
 from replica.agent_core import new_agent
 from replica.agent_journal import Journal, replay
 from replica.agent_values import AgentConfig, Ledger, TookOver
@@ -179,6 +179,21 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
 def _deaf_to_drain(lighthouse: ScriptedLighthouse) -> Any:
     replies = lighthouse._replies
     return lambda message: () if isinstance(message, Drain) else replies(message)
+
+
+def test_a_group_told_to_start_anew_shows_its_stacks(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(tmp_path) as (lighthouse, start):
+            agent = await start("hang", shards=1)
+            rank = await agent.rank(1, 0)
+            await lighthouse.heard(Beat)
+            await lighthouse.send(Leave(reason="it stalls", success=False, restart=True))
+            await agent.rank(2, 0)
+            assert not is_there(rank)
+            assert "[g1/0] Fatal Python error: Aborted\n" in agent.shown()
+            assert "plain_rank.py" in agent.shown()
+
+    asyncio.run(story())
 
 
 def test_a_fenced_agent_goes(tmp_path: Path) -> None:
