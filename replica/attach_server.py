@@ -25,12 +25,9 @@ OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_ping_strikes", 0),
 )
+"""No keepalive: on one host the kernel tells of every end, and a rank that is stopped for a look at it is not dead."""
 
 log = logging.getLogger("replica.attach")
 
@@ -50,7 +47,7 @@ class AttachServer(AgentServicer):
         self._on_left = on_left
         self._outboxes: dict[int, asyncio.Queue[Any]] = {}
         self._server = grpc.aio.server(interceptors=(TokenInterceptor(token),), options=OPTIONS)
-        add_AgentServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        add_AgentServicer_to_server(self, self._server)
 
     async def start(self, address: str) -> str:
         """Listens at "unix:path" or "host:0"; the address that ranks must use. Raises OSError."""
@@ -82,15 +79,7 @@ class AttachServer(AgentServicer):
         first = await self._read(context)
         if first is None:
             return
-        if not isinstance(first, Attach):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a rank must be attach")
-        shard_rank = first.shard_rank
-        if not 0 <= shard_rank < self._shards:
-            why = f"shard_rank is {shard_rank}, but this group has {self._shards} shards: see BELLROCK_SHARD_RANK"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
-        if shard_rank in self._outboxes:
-            why = f"rank {shard_rank} is attached already: a rank must make one Replica, in one process"
-            await context.abort(grpc.StatusCode.ALREADY_EXISTS, why)
+        shard_rank = await self._let_in(first, context)
         outbox = self._outboxes[shard_rank] = asyncio.Queue()
         writer = asyncio.create_task(_write_all(outbox, context), name=f"to rank {shard_rank}")
         try:
@@ -102,6 +91,21 @@ class AttachServer(AgentServicer):
             del self._outboxes[shard_rank]
             writer.cancel()
             self._on_left(self.life, shard_rank)
+
+    async def _let_in(self, first: RankUp, context: Any) -> int:
+        """The shard_rank that the first message tells; ends the call if it tells none that can be let in."""
+        if not isinstance(first, Attach):
+            code, why = grpc.StatusCode.INVALID_ARGUMENT, "the first message of a rank must be attach"
+        elif not 0 <= first.shard_rank < self._shards:
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            why = f"shard_rank is {first.shard_rank}, but this group has {self._shards} shards: see BELLROCK_SHARD_RANK"
+        elif first.shard_rank in self._outboxes:
+            code = grpc.StatusCode.ALREADY_EXISTS
+            why = f"rank {first.shard_rank} is attached already: a rank must make one Replica, in one process"
+        else:
+            return first.shard_rank
+        await context.abort(code, why)
+        raise AssertionError("abort returned")
 
     async def _read(self, context: Any) -> RankUp | None:
         """The next message; None at the end of the stream, or if it is broken."""
