@@ -13,6 +13,7 @@ and `step.apply()` may apply what others computed. A program that follows the pa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from lighthouse.values import Version
 from replica.apply import Apply
 from replica.assembly import Assembly, ReplicaOptions, assemble
 from replica.data_plan import DataPlan
-from replica.environment import RankEnvironment
+from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import MisuseError
 from replica.state import HasStateDict
 from replica.steps import REHEARSAL, StepLoop, check_loss
@@ -203,7 +204,7 @@ class Replica:
         self._save = False
         self._assembly: Assembly = assemble(
             self._options,
-            environment,
+            environment or _environment(),
             model=model,
             optimizer=optimizer,
             scheduler=scheduler,
@@ -266,3 +267,10 @@ class Replica:
     def close(self) -> None:
         """Gives back sockets and threads. Also done when the process ends."""
         self._assembly.close()
+
+
+def _environment() -> RankEnvironment:
+    try:
+        return read_environment(os.environ)
+    except NotARankError as wrong:
+        raise MisuseError(str(wrong)) from wrong

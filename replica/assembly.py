@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -16,13 +17,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from lighthouse.auth import token_metadata
+from lighthouse.auth import read_token, token_metadata
 from replica.apply import Apply, DefaultApply
 from replica.attach import AgentLink
 from replica.buckets import ScratchPool
 from replica.communicator import Opening, Rendezvous
 from replica.communicators import Communicators
 from replica.data_plan import DataPlan
+from replica.descriptors import socket_lock
 from replica.digest import digest
 from replica.entry import EntryLog
 from replica.environment import RankEnvironment
@@ -112,7 +114,7 @@ class Assembly:
 
 def assemble(
     options: ReplicaOptions,
-    environment: RankEnvironment | None,
+    environment: RankEnvironment,
     *,
     model: nn.Module,
     optimizer: Optimizer | None,
@@ -123,7 +125,6 @@ def assemble(
     wishes: Callable[[], tuple[bool, bool]],
 ) -> Assembly:
     """All parts of this rank, not yet attached. Raises MisuseError."""
-    environment = environment or RankEnvironment.from_environ()
     optimizer = _check_optimizer(model, optimizer)
     plan = _plan(options, environment.shards)
     group = _group(environment, process_group)
@@ -137,9 +138,9 @@ def assemble(
     )
     state = TrainingState(model, optimizer, scheduler, extras)
     log = EntryLog(reuse_sets=0)  # ScratchPool knows better when memory is free
-    server = WeightServer(environment.bind, environment.token.encode(), log)
-    rendezvous = Rendezvous(environment.bind, token=environment.token)
-    link, healing, communicators = _connect(options, environment, model, gradients, state, log, server)
+    token = read_token(Path(environment.token_file))
+    server = WeightServer(environment.bind, token.encode(), log, lock=socket_lock)
+    link, healing, communicators = _connect(options, environment, token, model, gradients, state, log, server)
     parts = Parts(
         model=model,
         gradients=gradients,
@@ -162,13 +163,14 @@ def assemble(
         loop=StepLoop(parts, wishes),
         parts=parts,
         server=server,
-        rendezvous=rendezvous,
+        rendezvous=Rendezvous(environment.bind, token),
     )
 
 
 def _connect(
     options: ReplicaOptions,
     environment: RankEnvironment,
+    token: str,
     model: nn.Module,
     gradients: Gradients,
     state: TrainingState,
@@ -187,7 +189,7 @@ def _connect(
             f"{environment.run_id}/{number}/{environment.shard_rank}",
             options.open_timeout_s,
             bind=environment.bind,
-            token=environment.token,
+            token=token,
         )
 
     def at_once(command: RankDown) -> bool:
@@ -206,14 +208,14 @@ def _connect(
     def lost(reason: str) -> None:
         communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
 
-    link = AgentLink(environment.agent, token_metadata(environment.token), at_once, lost)
+    link = AgentLink(environment.agent, token_metadata(token), at_once, lost)
     communicators = Communicators(begin, link.say)
     healing = Healing(
         state=state,
         modules=fsdp_modules(model),
         log=log,
         server=server,
-        token=environment.token.encode(),
+        token=token.encode(),
         shard_rank=environment.shard_rank,
         like=[torch.empty(b.numel, dtype=b.dtype, device="meta") for b in gradients.layout.buckets],
         log_bytes=options.heal_log_bytes,

@@ -13,6 +13,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from lighthouse.values import EntryName, Version
+from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
 from replica.snapshot import Snapshot
@@ -92,7 +93,7 @@ class Healing:
             self._heal = command.heal
         self.settle()
         try:
-            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token)
+            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock)
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
         self._log.stand_on(loaded.version)
@@ -134,7 +135,13 @@ class Healing:
         while self._turn == turn:
             try:
                 entry = fetch_entry(
-                    self._addresses(command), command.version, self._token, wait_s, self._like, heal=heal
+                    self._addresses(command),
+                    command.version,
+                    self._token,
+                    wait_s,
+                    self._like,
+                    heal=heal,
+                    lock=socket_lock,
                 )
             except (TransferFailed, ValueError) as failure:
                 self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure)))

@@ -47,6 +47,7 @@ class Reduction:
         self._communicator: Communicator | None = None
         self._pendings: list[Pending] = []
         self._failure: BaseException | None = None
+        self._added = False
 
     def over(self, communicator: Communicator) -> None:
         """Complete buckets may be launched over `communicator` from now on."""
@@ -60,8 +61,7 @@ class Reduction:
         try:
             if self._failure is None:
                 self._fill(parameter)
-                if not self._gradients.whole[parameter]:
-                    self._launch()
+                self._launch()
         except BaseException as failure:  # noqa: B036 whatever it is, a hook must not let it out
             self._failure = failure
 
@@ -82,6 +82,7 @@ class Reduction:
         counts = self._tensors[-1]
         counts.copy_(torch.tensor(self._present, dtype=torch.int32))
         self._gradients.add_over_shards(self._tensors)
+        self._added = True
 
     def finish(self, communicator: Communicator, first_done: Callable[[], None]) -> Reduced:
         """Launches the rest and waits for all of it. Raises CommunicatorLost, after which `.grad` is as it was.
@@ -119,10 +120,13 @@ class Reduction:
         self._missing[self._gradients.layout.places[parameter].bucket] -= 1
 
     def _launch(self) -> None:
+        """Launches buckets as far as they are complete, in order; those of unsharded parameters after the flush."""
         if self._communicator is None:
             return
-        while len(self._pendings) < len(self._missing) and not self._missing[len(self._pendings)]:
-            self._pendings.append(self._communicator.all_reduce(self._tensors[len(self._pendings)]))
+        for number in range(len(self._pendings), len(self._missing)):
+            if self._missing[number] or (self._gradients.layout.buckets[number].whole and not self._added):
+                return
+            self._pendings.append(self._communicator.all_reduce(self._tensors[number]))
 
 
 class Hooks:
