@@ -69,7 +69,7 @@ def event_line(happened: Happened, began_s: float, first_number: int) -> Text:
         words.append(happened.group)
     if happened.text:
         words.append(happened.text)
-    words += [f"{name} {_short(value)}" for name, value in happened.fields.items()]
+    words += [f"{name} {_short(value)}" for name, value in sorted(happened.fields.items()) if value]
     return Text("  ".join(words), style=STYLES.get(happened.kind, ""))
 
 
