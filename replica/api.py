@@ -1,0 +1,276 @@
+"""What a training program uses: a `Replica`, its steps, their slots.
+
+    replica = Replica(model=model, optimizer=optimizer, slots=8, slot_size=4, seed=1, steps=1000, dataset_length=50_000)
+    for step in replica.steps():
+        for slot in step:                      # ends only with the verdict; yields taken-over slots if a peer dies
+            loss_sum, tokens = forward(model, data[slot.samples])
+            step.backward(loss_sum, tokens)
+        step.apply()                           # the registered function
+
+The loop also rehearses, heals and replays: a step may hand out a slot whose gradients are dropped, or no slot at all,
+and `step.apply()` may apply what others computed. A program that follows the pattern needs no case for any of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from lighthouse.values import Version
+from replica.apply import Apply
+from replica.assembly import Assembly, ReplicaOptions, assemble
+from replica.data_plan import DataPlan
+from replica.environment import NotARankError, RankEnvironment, read_environment
+from replica.errors import MisuseError
+from replica.state import HasStateDict
+from replica.steps import REHEARSAL, StepLoop, check_loss
+from replica.values import Merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One microbatch to compute.
+
+    index: which slot of the step; number: its number in the run, counted from 0
+    samples: indices into the data set of this shard's share; None without `dataset_length`
+    """
+
+    index: int
+    number: int
+    samples: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a committed step was, over all groups.
+
+    version: what it made; loss: mean per token; grad_norm: 2-norm of the mean gradient, before clipping
+    skipped: the update was left out; save, stop: somebody asked for a save, or for the end of the run
+    """
+
+    version: Version
+    loss: float
+    tokens: int
+    grad_norm: float
+    skipped: bool
+    save: bool
+    stop: bool
+
+    @classmethod
+    def of(cls, merged: Merged) -> StepResult:
+        """The part of a merged roll call that a training program may care for."""
+        return cls(
+            version=merged.end,
+            loss=merged.loss_sum / max(merged.tokens, 1),
+            tokens=merged.tokens,
+            grad_norm=merged.grad_norm,
+            skipped=merged.skip,
+            save=merged.save,
+            stop=merged.stop,
+        )
+
+
+class Step:
+    """One step of the run as this rank takes part in it: iterate over it once, then call `apply`."""
+
+    def __init__(self, loop: StepLoop, slots: Iterator[int], first: int | None, plan: DataPlan | None, shard_rank: int):
+        self._loop = loop
+        self._slots = slots
+        self._first = first
+        self._plan = plan
+        self._shard_rank = shard_rank
+        self._in_hand = False
+        self._iterated = False
+        self._ended = False
+        self.applied = False
+        self.result: StepResult | None = None
+        """What was committed; None before `apply`, and if this step changed nothing here."""
+
+    @property
+    def number(self) -> int:
+        """Committed steps before this one."""
+        return self._loop.book.version.step
+
+    @property
+    def cursor(self) -> int:
+        """The number in the run of this step's slot 0."""
+        return self._loop.book.cursor
+
+    def __iter__(self) -> Iterator[Slot]:
+        """The slots to compute, in order; ends with the verdict. Call `backward` once for each."""
+        if self._iterated:
+            raise MisuseError("a step is iterated over once: `for slot in step`")
+        self._iterated = True
+        upcoming = self._first
+        while upcoming is not None:
+            self._loop.begin_slot(upcoming)
+            self._in_hand = True
+            yield self._slot(0 if upcoming == REHEARSAL else upcoming)
+            if self._in_hand:
+                raise MisuseError(f"slot {upcoming} was left out: call step.backward(loss_sum, tokens) once for each slot")
+            upcoming = next(self._slots, None)
+        self._ended = True
+
+    def backward(self, loss_sum: torch.Tensor, tokens: int) -> None:
+        """Adds the slot in hand to the step.
+
+        loss_sum: the *sum* (not mean) of losses over this shard's share of the slot, one element, requiring a gradient
+        tokens: how many tokens (or samples: whatever the mean is per) that sum is over
+        """
+        if not self._in_hand:
+            raise MisuseError("step.backward belongs into the loop `for slot in step`, once for each slot")
+        check_loss(loss_sum, tokens)
+        self._loop.backward(loss_sum, tokens)
+        self._in_hand = False
+
+    def apply(self) -> None:
+        """Carries out the verdict: the registered function on the reduced gradients, if the step was committed."""
+        if not self._ended:
+            raise MisuseError("step.apply() comes after the loop `for slot in step` has ended by itself")
+        if self.applied:
+            raise MisuseError("step.apply() is called once for each step")
+        self.applied = True
+        merged = self._loop.settle()
+        self.result = None if merged is None else StepResult.of(merged)
+
+    def _slot(self, index: int) -> Slot:
+        number = self.cursor + index
+        samples = self._plan.share(number, self._shard_rank) if self._plan is not None else None
+        return Slot(index=index, number=number, samples=samples)
+
+
+class Replica:
+    """This rank's part in a run.
+
+    model, optimizer, scheduler: the training state, with `extras` (anything with state_dict and load_state_dict) beside;
+    wrap the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
+    slots, slot_size: microbatches in a step over all groups, and samples in one (divisible by the shards)
+    seed: of data order and of randomness in compute; steps: the run ends after so many
+    dataset_length: samples in the data set, for `Slot.samples`; data: any text that must be equal in all groups
+    apply: a function of an `Update`, in place of the default (mean per token, clip, optimizer, schedule)
+    max_grad_norm: for the default apply; None does not clip
+    bucket_bytes: gradients are reduced in pieces of about this size; overlap: while backward still runs
+    process_group: over the shards; None is torch.distributed's default group
+    backend, open_timeout_s, heal_log_bytes: of communicators between groups, and memory for one joiner's entries
+    environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
+    Raises MisuseError where the program has to be changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        slots: int,
+        slot_size: int,
+        seed: int,
+        steps: int,
+        scheduler: Any = None,
+        max_grad_norm: float | None = None,
+        apply: Apply | None = None,
+        extras: Mapping[str, HasStateDict] | None = None,
+        dataset_length: int | None = None,
+        data: str = "",
+        bucket_bytes: int = 25 << 20,
+        overlap: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        backend: str = "gloo",
+        open_timeout_s: float = 60.0,
+        heal_log_bytes: int = 4 << 30,
+        environment: RankEnvironment | None = None,
+    ) -> None:
+        self._options = ReplicaOptions(
+            slots=slots,
+            slot_size=slot_size,
+            seed=seed,
+            steps=steps,
+            max_grad_norm=max_grad_norm,
+            dataset_length=dataset_length,
+            data=data,
+            bucket_bytes=bucket_bytes,
+            overlap=overlap,
+            backend=backend,
+            open_timeout_s=open_timeout_s,
+            heal_log_bytes=heal_log_bytes,
+        )
+        self._stop = False
+        self._save = False
+        self._assembly: Assembly = assemble(
+            self._options,
+            environment or _environment(),
+            model=model,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            apply=apply,
+            extras=extras or {},
+            process_group=process_group,
+            wishes=lambda: (self._stop, self._save),
+        )
+        self._began = False
+
+    @property
+    def environment(self) -> RankEnvironment:
+        """Who this rank is: run, group, shard_rank, shards."""
+        return self._assembly.environment
+
+    @property
+    def data_plan(self) -> DataPlan | None:
+        """The order of samples; None without `dataset_length`."""
+        return self._assembly.plan
+
+    @property
+    def version(self) -> Version:
+        """What the training state is, between steps."""
+        return self._assembly.loop.book.version
+
+    @property
+    def setup(self) -> dict[str, str]:
+        """What must be equal in all groups of the run, field by field."""
+        return dict(self._assembly.setup)
+
+    def request_stop(self) -> None:
+        """Asks for the end of the run: all groups finish together after a committed step that tells of it."""
+        self._stop = True
+
+    def request_save(self) -> None:
+        """Asks that all groups save: `step.result.save` is True at all of them after the same step."""
+        self._save = True
+
+    def steps(self) -> Iterator[Step]:
+        """The steps of the run, until it ends or this group leaves. Raises LeaveError where it leaves without success."""
+        if self._began:
+            raise MisuseError("Replica.steps() is called once")
+        self._began = True
+        assembly = self._assembly
+        assembly.start()
+        loop = assembly.loop
+        while not loop.leaving:
+            slots = loop.slots()
+            first = next(slots, None)
+            if first is None and loop.ends_silently:
+                loop.settle()
+                continue
+            step = Step(loop, slots, first, assembly.plan, assembly.environment.shard_rank)
+            yield step
+            if not step.applied:
+                raise MisuseError("call step.apply() at the end of each step, after the loop `for slot in step`")
+            if step.result is not None and step.result.save:
+                self._save = False
+
+    def close(self) -> None:
+        """Gives back sockets and threads. Also done when the process ends."""
+        self._assembly.close()
+
+
+def _environment() -> RankEnvironment:
+    try:
+        return read_environment(os.environ)
+    except NotARankError as wrong:
+        raise MisuseError(str(wrong)) from wrong

@@ -1,0 +1,287 @@
+"""Puts the parts of a rank together, and checks that they fit each other."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from lighthouse.auth import read_token, token_metadata
+from replica.apply import Apply, DefaultApply
+from replica.attach import AgentLink
+from replica.buckets import ScratchPool
+from replica.communicator import Opening, Rendezvous
+from replica.communicators import Communicators
+from replica.data_plan import DataPlan
+from replica.descriptors import socket_lock
+from replica.digest import digest
+from replica.entry import EntryLog
+from replica.environment import RankEnvironment
+from replica.errors import LeaveError, MisuseError
+from replica.gradients import Gradients, describe, fsdp_modules, sum_over_shards
+from replica.healing import Healing
+from replica.reduction import Hooks
+from replica.state import HasStateDict, TrainingState
+from replica.steps import Parts, StepLoop
+from replica.transfer_server import WeightServer
+from replica.values import Abandoned, Attach, Fetch, Go, Open, Raised, RankDown
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaOptions:
+    """The plain numbers of a `Replica`; its docstring says what each means."""
+
+    slots: int
+    slot_size: int
+    seed: int
+    steps: int
+    max_grad_norm: float | None
+    dataset_length: int | None
+    data: str
+    bucket_bytes: int
+    overlap: bool
+    backend: str
+    open_timeout_s: float
+    heal_log_bytes: int
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "slot_size", "steps", "bucket_bytes", "heal_log_bytes"):
+            if getattr(self, name) < 1:
+                raise MisuseError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.open_timeout_s <= 0:
+            raise MisuseError(f"open_timeout_s is {self.open_timeout_s}; it must be positive")
+
+
+@dataclass(kw_only=True)
+class Assembly:
+    """The parts of a rank that have to be started and closed."""
+
+    environment: RankEnvironment
+    setup: dict[str, str]
+    plan: DataPlan | None
+    loop: StepLoop
+    parts: Parts
+    server: WeightServer
+    rendezvous: Rendezvous
+    closed: bool = field(default=False)
+
+    def start(self) -> None:
+        """Attaches to the agent, and sees to it that it learns of an uncaught exception."""
+        before = sys.excepthook
+
+        def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+            if not isinstance(error, LeaveError):
+                self.parts.link.say(Raised(traceback="".join(traceback.format_exception(kind, error, trace))))
+            self.parts.link.close()
+            return before(kind, error, trace)
+
+        sys.excepthook = tell
+        atexit.register(self.close)
+        self.parts.healing.settle()
+        self.parts.link.attach(
+            Attach(
+                shard_rank=self.environment.shard_rank,
+                pid=os.getpid(),
+                setup=self.setup,
+                rendezvous=self.rendezvous.address,
+                weights=self.server.address,
+                digest=digest(self.parts.state),
+            )
+        )
+
+    def close(self) -> None:
+        """Gives back everything. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self.parts.hooks.remove()
+        self.parts.link.close()
+        self.parts.healing.close()
+        self.parts.communicators.close()
+        self.rendezvous.close()
+
+
+def assemble(
+    options: ReplicaOptions,
+    environment: RankEnvironment,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    scheduler: Any,
+    apply: Apply | None,
+    extras: Mapping[str, HasStateDict],
+    process_group: dist.ProcessGroup | None,
+    wishes: Callable[[], tuple[bool, bool]],
+) -> Assembly:
+    """All parts of this rank, not yet attached. Raises MisuseError."""
+    optimizer = _check_optimizer(model, optimizer)
+    plan = _plan(options, environment.shards)
+    group = _group(environment, process_group)
+    sum_over_shards(model)
+    gradients = Gradients(
+        model,
+        shards=environment.shards,
+        shard_rank=environment.shard_rank,
+        group=group,
+        bucket_bytes=options.bucket_bytes,
+    )
+    state = TrainingState(model, optimizer, scheduler, extras)
+    log = EntryLog(reuse_sets=0)  # ScratchPool knows better when memory is free
+    token = read_token(Path(environment.token_file))
+    server = WeightServer(environment.bind, token.encode(), log, lock=socket_lock)
+    link, healing, communicators = _connect(options, environment, token, model, gradients, state, log, server)
+    parts = Parts(
+        model=model,
+        gradients=gradients,
+        hooks=Hooks(gradients, overlap=options.overlap),
+        pool=ScratchPool(gradients.layout),
+        state=state,
+        apply=apply or DefaultApply(optimizer, scheduler, options.max_grad_norm),
+        log=log,
+        healing=healing,
+        communicators=communicators,
+        link=link,
+        slots=options.slots,
+        seed=options.seed,
+        shard_rank=environment.shard_rank,
+    )
+    return Assembly(
+        environment=environment,
+        setup=_setup(options, environment, model, optimizer, scheduler, apply),
+        plan=plan,
+        loop=StepLoop(parts, wishes),
+        parts=parts,
+        server=server,
+        rendezvous=Rendezvous(environment.bind, token),
+    )
+
+
+def _connect(
+    options: ReplicaOptions,
+    environment: RankEnvironment,
+    token: str,
+    model: nn.Module,
+    gradients: Gradients,
+    state: TrainingState,
+    log: EntryLog,
+    server: WeightServer,
+) -> tuple[AgentLink, Healing, Communicators]:
+    """The agent's stream, and what its reader thread hands commands to at once."""
+
+    def begin(number: int, place: int, size: int, rendezvous: str) -> Opening:
+        return Opening(
+            options.backend,
+            number,
+            place,
+            size,
+            rendezvous,
+            f"{environment.run_id}/{number}/{environment.shard_rank}",
+            options.open_timeout_s,
+            bind=environment.bind,
+            token=token,
+        )
+
+    def at_once(command: RankDown) -> bool:
+        if isinstance(command, Go):
+            work = command.work
+            communicators.open(work.generation, work.place, work.size, command.rendezvous, planned=False)
+        elif isinstance(command, Open):
+            communicators.open(command.number, command.place, command.size, command.rendezvous, planned=True)
+        elif isinstance(command, Abandoned):
+            communicators.abandon_below(command.number, f"generations below {command.number} are over")
+        elif isinstance(command, Fetch):
+            healing.fetch(command)
+            return True
+        return False
+
+    def lost(reason: str) -> None:
+        communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
+
+    link = AgentLink(environment.agent, token_metadata(token), at_once, lost)
+    communicators = Communicators(begin, link.say)
+    healing = Healing(
+        state=state,
+        modules=fsdp_modules(model),
+        log=log,
+        server=server,
+        token=token.encode(),
+        shard_rank=environment.shard_rank,
+        like=[torch.empty(b.numel, dtype=b.dtype, device="meta") for b in gradients.layout.buckets],
+        log_bytes=options.heal_log_bytes,
+        say=link.say,
+    )
+    return link, healing, communicators
+
+
+def _check_optimizer(model: nn.Module, optimizer: Optimizer | None) -> Optimizer:
+    if optimizer is None:
+        raise MisuseError("no optimizer: give Replica(optimizer=...) the one whose state belongs to the model")
+    ours = {id(p) for p in model.parameters()}
+    if any(id(p) not in ours for group in optimizer.param_groups for p in group["params"]):
+        raise MisuseError(
+            "the optimizer holds parameters that the model does not: make the optimizer after fully_shard(model)"
+        )
+    return optimizer
+
+
+def _plan(options: ReplicaOptions, shards: int) -> DataPlan | None:
+    if options.slot_size % shards:
+        raise MisuseError(
+            f"slot_size {options.slot_size} is not divisible by the {shards} shards of a group: choose a multiple"
+        )
+    if options.dataset_length is None:
+        return None
+    if options.dataset_length < 1:
+        raise MisuseError(f"dataset_length is {options.dataset_length}; there is nothing to train on")
+    return DataPlan(seed=options.seed, length=options.dataset_length, slot_size=options.slot_size, shards=shards)
+
+
+def _group(environment: RankEnvironment, given: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    if environment.shards == 1:
+        return None
+    if given is None and dist.is_initialized():
+        given = dist.group.WORLD
+    if given is not None and given.size() != environment.shards:
+        raise MisuseError(
+            f"the process group has {given.size()} processes, the group {environment.shards} shards: "
+            "torch.distributed is for the shards of this group only"
+        )
+    return given
+
+
+def _setup(
+    options: ReplicaOptions,
+    environment: RankEnvironment,
+    model: nn.Module,
+    optimizer: Optimizer,
+    scheduler: Any,
+    apply: Apply | None,
+) -> dict[str, str]:
+    device = next(model.parameters()).device
+    return {
+        "model": describe(model),
+        "slots": str(options.slots),
+        "slot_size": str(options.slot_size),
+        "seed": str(options.seed),
+        "shards": str(environment.shards),
+        "steps": str(options.steps),
+        "optimizer": type(optimizer).__name__,
+        "scheduler": "none" if scheduler is None else type(scheduler).__name__,
+        "apply": "default" if apply is None else getattr(apply, "__qualname__", type(apply).__qualname__),
+        "max_grad_norm": str(options.max_grad_norm),
+        "bucket_bytes": str(options.bucket_bytes),
+        "data": f"{options.dataset_length or ''} {options.data}".strip(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }

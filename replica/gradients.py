@@ -1,0 +1,185 @@
+"""The gradients of a model as this rank holds them: where they are read from, and written to.
+
+Between verdicts `.grad` is the *local raw sum* over the slots that this rank has computed; nothing but backward changes
+it. What is reduced is a copy in buckets. A gradient is None where no slot used the parameter, which is not the same as
+zero: an optimizer leaves such a parameter alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+
+from replica.buckets import Layout, Shape, lay_out
+from replica.errors import MisuseError
+
+_CHUNK = 1 << 20
+
+
+class Gradients:
+    """The trainable parameters of `model`, in order of registration, with their bucket layout.
+
+    shards, shard_rank: this process's place in its group
+    group: the process group over the shards, to add up gradients of parameters that are not sharded; None with 1 shard
+    Raises MisuseError where a parameter is placed in a way that cannot be reduced.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        shards: int,
+        shard_rank: int,
+        group: dist.ProcessGroup | None,
+        bucket_bytes: int,
+    ) -> None:
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if not named:
+            raise MisuseError("the model has no parameter that requires a gradient")
+        self.names = tuple(name for name, _ in named)
+        self.parameters = tuple(p for _, p in named)
+        self.shard_rank = shard_rank
+        self.whole = tuple(_is_whole(name, p, shards) for name, p in named)
+        if any(self.whole) and group is None:
+            raise MisuseError(
+                f"{self.names[self.whole.index(True)]} is not sharded in a group of {shards} shards: call "
+                "torch.distributed.init_process_group() before Replica(), or give it process_group"
+            )
+        self._group = group
+        self.layout: Layout = lay_out(
+            (
+                Shape(numel=_local(p).numel(), dtype=p.dtype, device=_local(p).device, whole=w)
+                for p, w in zip(self.parameters, self.whole, strict=True)
+            ),
+            bucket_bytes,
+        )
+
+    def local(self, parameter: int) -> torch.Tensor | None:
+        """This shard's gradient of parameter number `parameter`, sharing memory with `.grad`; None if it has none."""
+        grad = self.parameters[parameter].grad
+        return None if grad is None else _local(grad)
+
+    @torch.no_grad()
+    def copy_out(self, parameter: int, tensors: Sequence[torch.Tensor]) -> bool:
+        """Copies the local gradient to its place in `tensors`: zeros where there is none. Whether there is one."""
+        grad, there = self.local(parameter), self.layout.view(tensors, parameter)
+        if grad is None:
+            there.zero_()
+            return False
+        there.view(grad.shape).copy_(grad)
+        return True
+
+    @torch.no_grad()
+    def add_over_shards(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Adds up, over the group's shards, buckets and presence counts of parameters that are not sharded.
+
+        A collective: all shards call it equally often, in every attempt, whatever they know about it by then.
+        """
+        if self._group is None or not any(self.whole):
+            return
+        for bucket, tensor in zip(self.layout.buckets, tensors, strict=False):
+            if bucket.whole:
+                dist.all_reduce(tensor, group=self._group)
+        counts = tensors[-1]
+        mask = torch.tensor(self.whole, device=counts.device)
+        summed = counts * mask
+        dist.all_reduce(summed, group=self._group)
+        counts.copy_(torch.where(mask, summed, counts))
+
+    @torch.no_grad()
+    def write_back(self, buckets: Sequence[torch.Tensor], presence: Sequence[bool]) -> None:
+        """Makes `.grad` of every parameter a copy of its place in `buckets`; None where it is not present."""
+        for i, (parameter, present) in enumerate(zip(self.parameters, presence, strict=True)):
+            if not present:
+                parameter.grad = None
+                continue
+            grad = self.local(i)
+            if grad is None:
+                parameter.grad = _new_grad(parameter)
+                grad = _local(parameter.grad)
+            grad.copy_(self.layout.view(buckets, i).view(grad.shape))
+
+    def drop(self) -> None:
+        """Forgets all gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def locals(self) -> list[torch.Tensor]:
+        """The local gradients that there are, sharing memory with `.grad`."""
+        return [g for g in map(self.local, range(len(self.parameters))) if g is not None]
+
+    def counted(self, bucket: int) -> bool:
+        """Whether this shard counts the bucket in its squared norm: what all shards hold is counted by the first."""
+        return self.shard_rank == 0 or not self.layout.buckets[bucket].whole
+
+
+@torch.no_grad()
+def squared_norm(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum of squares of a flat tensor, in float64 (0-dim, on the tensor's device): finite iff all elements are."""
+    total = torch.zeros((), dtype=torch.float64, device=tensor.device)
+    for chunk in tensor.split(_CHUNK):
+        wide = chunk.double()
+        total += torch.dot(wide, wide)
+    return total
+
+
+def sum_over_shards(model: nn.Module) -> None:
+    """Makes FSDP2 add gradients over the shards instead of averaging them, in every module of `model`.
+
+    On gloo also without the premultiplied sum, which it does not have.
+    """
+    for module in fsdp_modules(model):
+        module.set_gradient_divide_factor(1.0)
+        if next(iter(module.parameters())).device.type == "cpu":  # type: ignore[attr-defined]
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
+    """All modules of `model` that `fully_shard` was called on."""
+    return [m for m in model.modules() if isinstance(m, FSDPModule)]
+
+
+def describe(model: nn.Module) -> str:
+    """A hash of names, global shapes and dtypes of all parameters and buffers: equal for equal models."""
+    words = [
+        f"{kind} {name} {tuple(t.shape)} {t.dtype} {t.requires_grad}"
+        for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))
+        for name, t in tensors
+    ]
+    return hashlib.blake2b("\n".join(words).encode(), digest_size=16).hexdigest()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _is_whole(name: str, parameter: nn.Parameter, shards: int) -> bool:
+    if not isinstance(parameter, DTensor):
+        return shards > 1
+    if parameter.device_mesh.size() != shards or not all(isinstance(p, Shard) for p in parameter.placements):
+        raise MisuseError(
+            f"{name} is placed as {parameter.placements} on {parameter.device_mesh}: inside a group of {shards} shards "
+            "parameters are plain, or sharded by fully_shard over exactly these shards"
+        )
+    return False
+
+
+def _new_grad(parameter: nn.Parameter) -> torch.Tensor:
+    if not isinstance(parameter, DTensor):
+        return torch.empty_like(parameter)
+    local = torch.empty_like(_local(parameter))
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )

@@ -1,0 +1,162 @@
+"""A rank's side of healing: fetching entries in the background, loading a snapshot, staging one for others.
+
+Fetching runs on a thread of its own and only ever holds what it got; nothing changes the training state but the
+training thread, between steps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from lighthouse.values import EntryName, Version
+from replica.descriptors import socket_lock
+from replica.entry import Entry, EntryLog
+from replica.errors import ReplicaError
+from replica.snapshot import Snapshot
+from replica.state import TrainingState
+from replica.transfer_client import TransferFailed, fetch_entry, load_snapshot
+from replica.transfer_server import WeightServer
+from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, RankUp, UpToDate
+
+_ASK_AGAIN_S = 1.0
+
+
+class Healing:
+    """What this rank serves and what it asks of others.
+
+    modules: the FSDP modules of the model; they are resharded before the state is touched
+    like: tensors of the bucket layout, without presence counts (on the meta device will do)
+    log_bytes: most bytes of entries held for one joiner
+    """
+
+    def __init__(
+        self,
+        *,
+        state: TrainingState,
+        modules: Sequence[FSDPModule],
+        log: EntryLog,
+        server: WeightServer,
+        token: bytes,
+        shard_rank: int,
+        like: Sequence[torch.Tensor],
+        log_bytes: int,
+        say: Callable[[RankUp], None],
+    ) -> None:
+        self._state = state
+        self._modules = modules
+        self._log = log
+        self._server = server
+        self._token = token
+        self._shard_rank = shard_rank
+        self._like = like
+        self._log_bytes = log_bytes
+        self._say = say
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._held: dict[EntryName, Entry] = {}
+        self._heal = 0
+        self._staged: Snapshot | None = None
+
+    def settle(self) -> None:
+        """Makes the state readable and writable: parameters sharded, copies for others complete."""
+        for module in self._modules:
+            module.reshard()
+        if self._staged is not None:
+            self._staged.wait()
+            self._staged = None
+
+    def fetch(self, command: Fetch) -> None:
+        """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes."""
+        with self._lock:
+            self._turn += 1
+            turn, heal = self._turn, self._heal
+        threading.Thread(target=self._fetch, args=(command, turn, heal), name="bellrock-fetch", daemon=True).start()
+
+    def take(self, name: EntryName) -> Entry:
+        """The held entry `name`, to be applied; all others are forgotten."""
+        with self._lock:
+            entry = self._held.pop(name, None)
+            self._held.clear()
+        if entry is None:
+            raise ReplicaError(f"told to apply the entry from {name.start} to {name.end}, which is not held here")
+        return entry
+
+    def load(self, command: Load) -> Loaded | LoadFailed:
+        """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed."""
+        with self._lock:
+            self._turn += 1
+            self._held.clear()
+            self._heal = command.heal
+        self.settle()
+        try:
+            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock)
+        except (TransferFailed, ValueError) as failure:
+            return LoadFailed(heal=command.heal, reason=str(failure))
+        self._log.stand_on(loaded.version)
+        return Loaded(
+            heal=command.heal,
+            version=loaded.version,
+            cursor=loaded.cursor,
+            stop=loaded.stop,
+            bytes=loaded.bytes,
+            seconds=loaded.seconds,
+        )
+
+    def stage(self, heal: int, version: Version, cursor: int, stop: bool) -> None:
+        """Stages a snapshot of the state, which is at `version`, and keeps the log of entries from there on."""
+        self.settle()
+        snapshot = Snapshot.stage(self._state, version, cursor, stop)
+        self._log.owe(heal, version, self._log_bytes)
+        self._server.stage(heal, snapshot)
+        self._staged = snapshot
+
+    def drop(self, heal: int) -> None:
+        """Drops the snapshot and the log of `heal`."""
+        self._server.drop(heal)
+        self._log.release(heal)
+
+    def close(self) -> None:
+        """Ends fetching and serving."""
+        with self._lock:
+            self._turn += 1
+        self._server.close()
+        self._log.close()
+
+    def _addresses(self, command: Fetch | Load) -> list[str]:
+        return [source.weights[self._shard_rank] for source in command.sources]
+
+    def _fetch(self, command: Fetch, turn: int, heal: int) -> None:
+        # The first question does not wait: that there is nothing newer must be told even if a step ends every moment.
+        wait_s, told = 0.0, False
+        while self._turn == turn:
+            try:
+                entry = fetch_entry(
+                    self._addresses(command),
+                    command.version,
+                    self._token,
+                    wait_s,
+                    self._like,
+                    heal=heal,
+                    lock=socket_lock,
+                )
+            except (TransferFailed, ValueError) as failure:
+                self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure)))
+                return
+            if entry is not None:
+                with self._lock:
+                    if self._turn == turn:
+                        self._held[entry.name] = entry
+                self._say_in_turn(turn, Held(name=entry.name, merged=entry.merged))
+                return
+            if not told:
+                self._say_in_turn(turn, UpToDate(version=command.version))
+                told = True
+            wait_s = _ASK_AGAIN_S
+
+    def _say_in_turn(self, turn: int, message: RankUp) -> None:
+        if self._turn == turn:
+            self._say(message)

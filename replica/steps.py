@@ -1,0 +1,365 @@
+"""What happens in a step, on the training thread.
+
+`StepLoop.slots` is the step as one straight story: it yields the slots that this rank has to compute, reduces when all
+are summed, takes part in the roll call, and goes back for more slots as often as the agent's verdict says so. It ends
+with a verdict that ends the step; `settle` then applies it. All bookkeeping is `replica.work.Book`, a value; what is
+here carries it out on tensors.
+
+What keeps the ranks of a group in step with each other: every verdict is acted on in full and in order before the next
+is looked at. In particular each attempt computes all its slots and does the sums inside the group, though its
+generation may be known to be over by then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from lighthouse.values import EntryName
+from replica.apply import Apply as ApplyFunction
+from replica.apply import Update
+from replica.attach import AgentLink
+from replica.buckets import ScratchPool
+from replica.communicator import Communicator, CommunicatorLost
+from replica.communicators import Communicators
+from replica.digest import digest
+from replica.entry import Entry, EntryLog
+from replica.errors import LeaveError, MisuseError, ReplicaError
+from replica.gradients import Gradients
+from replica.healing import Healing
+from replica.reduction import Hooks, Reduced, Reduction
+from replica.rollcall import pack
+from replica.seeding import seed_slot
+from replica.state import TrainingState
+from replica.values import (
+    Abandoned,
+    Apply,
+    Commit,
+    Drop,
+    Go,
+    Load,
+    Loaded,
+    Mark,
+    MarkKind,
+    Merged,
+    Open,
+    Quit,
+    RankDown,
+    ReadyFor,
+    RollCall,
+    StageFor,
+    Work,
+)
+from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, record
+
+REHEARSAL = -1
+"""Yielded in place of a slot: one whose gradients are dropped."""
+
+_NO_VERDICT = (Abandoned, Open, ReadyFor, StageFor, Drop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a step works with, put together by `Replica`."""
+
+    model: nn.Module
+    gradients: Gradients
+    hooks: Hooks
+    pool: ScratchPool
+    state: TrainingState
+    apply: ApplyFunction
+    log: EntryLog
+    healing: Healing
+    communicators: Communicators
+    link: AgentLink
+    slots: int
+    """Slots of a step, over all groups."""
+    seed: int
+    shard_rank: int
+
+
+@dataclass
+class Sums:
+    """What this rank has measured over the slots in its local sum."""
+
+    losses: list[torch.Tensor] = field(default_factory=list)
+    tokens: int = 0
+    compute_s: float = 0.0
+
+
+class StepLoop:
+    """The steps of one rank, one after another. `begin`, then `slots` to its end, then `settle`."""
+
+    def __init__(self, parts: Parts, wishes: Callable[[], tuple[bool, bool]]) -> None:
+        """wishes: whether this rank wants to (stop, save), asked for each roll call."""
+        self._parts = parts
+        self._wishes = wishes
+        self._sums = Sums()
+        self._reduced: Reduced | None = None
+        self._reduction: Reduction | None = None
+        self._verdict: Commit | Apply | Quit | None = None
+        self._rehearsed = False
+        self._stop = False
+        self._begun_at = 0.0
+        self.book = Book()
+
+    @property
+    def leaving(self) -> bool:
+        """The verdict to leave was given: no step follows."""
+        return self.book.leaving
+
+    @property
+    def ends_silently(self) -> bool:
+        """The step has ended, and changes nothing: a farewell, or leave to go."""
+        work = self.book.work
+        farewell = isinstance(self._verdict, Commit) and work is not None and work.farewell
+        return farewell or isinstance(self._verdict, Quit)
+
+    def slots(self) -> Iterator[int]:
+        """The slots to compute, until the verdict; REHEARSAL where gradients are dropped. Raises LeaveError.
+
+        The consumer calls `begin_slot` and `backward` for each before it asks for the next.
+        """
+        while self._verdict is None:
+            work = self.book.work
+            if work is not None:
+                yield from self._attempt(work)
+            while self._verdict is None:
+                command = self._parts.link.next()
+                self._hear(command)
+                if isinstance(command, Load):
+                    yield from self._load(command)
+                elif isinstance(command, Go) and self.book.work is not None:
+                    break
+
+    def begin_slot(self, slot: int) -> None:
+        """The slot is handed to the training program: seeds what it draws, and marks it."""
+        step = self.book.version.step
+        if slot == REHEARSAL:
+            seed_slot(self._parts.seed, step, 0, self._parts.shard_rank)
+            return
+        self.book = begun(self.book, slot)
+        seed_slot(self._parts.seed, step, slot, self._parts.shard_rank)
+        self._mark(MarkKind.SLOT_BEGUN, slot)
+        self._begun_at = time.perf_counter()
+
+    def backward(self, loss_sum: torch.Tensor, tokens: int) -> None:
+        """Adds the slot in hand to the local sum: gradients of `loss_sum`, its value, and `tokens`."""
+        loss_sum.backward()  # type: ignore[no-untyped-call]
+        self._parts.hooks.backward_done()
+        slot = self.book.in_hand
+        if slot == REHEARSAL:
+            return
+        self.book = done(self.book)
+        self._sums.losses.append(loss_sum.detach())
+        self._sums.tokens += tokens
+        self._sums.compute_s += time.perf_counter() - self._begun_at
+        self._rehearsed = True
+        self._mark(MarkKind.SLOT_DONE, slot)
+
+    def settle(self) -> Merged | None:
+        """Carries out the verdict that ended the step: the merged roll call of what was applied, or None. Raises LeaveError."""
+        verdict, self._verdict = self._verdict, None
+        if isinstance(verdict, Commit):
+            return self._commit(verdict)
+        if isinstance(verdict, Apply):
+            entry = self._parts.healing.take(verdict.name)
+            self._note(verdict)
+            return self._apply(entry)
+        return None
+
+    # ---- one attempt -----------------------------------------------------------------------------------------------
+
+    def _attempt(self, work: Work) -> Iterator[int]:
+        parts = self._parts
+        if not (work.slots or work.farewell or self._rehearsed):
+            yield from self._rehearse()
+        self._reduced, self._reduction = None, None
+        pending = self.book.pending
+        for slot in pending:
+            if slot == pending[-1]:
+                self._arm(work)
+            yield slot
+        if not work.farewell:
+            reduction = self._reduction or Reduction(parts.gradients, parts.pool.take())
+            reduction.flush()
+            self._mark(MarkKind.GRADIENTS)
+        try:
+            communicator = parts.communicators.get(work.generation)
+            if not work.farewell:
+                self._reduced = reduction.finish(communicator, self._release)
+            self._roll_call(work, communicator)
+        except CommunicatorLost as lost:
+            self._reduced = None
+            parts.communicators.fail(work.generation, str(lost))
+        finally:
+            self._reduction = None
+
+    def _arm(self, work: Work) -> None:
+        """Lets backward of the last slot reduce as it goes, if the communicator is there already."""
+        communicator = self._parts.communicators.opened(work.generation)
+        if communicator is None:
+            return
+        reduction = Reduction(self._parts.gradients, self._parts.pool.take())
+        reduction.over(communicator)
+        if self._parts.hooks.arm(reduction):
+            self._reduction = reduction
+
+    def _roll_call(self, work: Work, communicator: Communicator) -> None:
+        self._drain()
+        if self.book.ready and self._parts.communicators.opened(self.book.ready) is not None:
+            self.book = opened(self.book, self.book.ready)
+        stop, save = self._wishes()
+        grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
+        said = record(
+            self.book,
+            stop=stop,
+            save=save,
+            nonfinite=not math.isfinite(grad_sq),
+            loss_sum=float(torch.stack([s.double() for s in self._sums.losses]).sum()) if self._sums.losses else 0.0,
+            tokens=self._sums.tokens,
+            grad_sq=grad_sq,
+            compute_s=self._sums.compute_s,
+            digest=self._digest() if work.digest else None,
+        )
+        self._mark(MarkKind.ROLL_CALL)
+        mine = torch.frombuffer(bytearray(pack(said, self._parts.slots)), dtype=torch.uint8)
+        pending, gathered = communicator.all_gather(mine)
+        pending.wait()
+        if communicator.abandoned:
+            raise CommunicatorLost("abandoned during the roll call")
+        self._parts.link.say(
+            RollCall(
+                generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes()
+            )
+        )
+        self._parts.communicators.close_below(work.generation)
+
+    def _rehearse(self) -> Iterator[int]:
+        """One slot whose gradients are dropped, so that nothing is done for the first time while others wait."""
+        buffers = [(b, b.detach().clone()) for b in self._parts.model.buffers()]
+        yield REHEARSAL
+        self._parts.gradients.drop()
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        self._rehearsed = True
+
+    # ---- what the agent says ---------------------------------------------------------------------------------------
+
+    def _hear(self, command: RankDown) -> None:
+        """Takes note of a command; what cannot wait for the end of the step is done here."""
+        before = self.book
+        if isinstance(command, Apply):  # taken note of when it is applied
+            self._verdict = command
+            return
+        if isinstance(command, Commit):
+            if before.work is None:
+                raise ReplicaError("told to commit a step that this rank is not in")
+            self._verdict = command
+            return
+        self._note(command)
+        if isinstance(command, Quit):
+            if not command.success:
+                raise LeaveError(command.reason)
+            self._verdict = command
+        elif isinstance(command, Drop):
+            self._parts.healing.drop(command.heal)
+        elif isinstance(command, StageFor) and command.now:
+            self._parts.healing.stage(command.heal, self.book.version, self.book.cursor, self._stop)
+        elif isinstance(command, Load):
+            for heal in before.owed:
+                self._parts.healing.drop(heal)
+        if before.summed and not self.book.summed:
+            self._forget_sums()
+
+    def _note(self, command: RankDown) -> None:
+        try:
+            self.book = heard(self.book, command)
+        except OutOfOrder as wrong:
+            raise ReplicaError(str(wrong)) from wrong
+
+    def _drain(self) -> None:
+        """Hears what has arrived and is no verdict, up to the first verdict."""
+        while isinstance(self._parts.link.peek(), _NO_VERDICT):
+            self._hear(self._parts.link.next())
+
+    def _load(self, command: Load) -> Iterator[int]:
+        self._forget_sums()
+        if not self._rehearsed:
+            yield from self._rehearse()
+        answer = self._parts.healing.load(command)
+        if isinstance(answer, Loaded):
+            self.book = loaded(self.book, answer)
+            self._stop = answer.stop
+        self._parts.link.say(answer)
+
+    # ---- verdicts --------------------------------------------------------------------------------------------------
+
+    def _commit(self, commit: Commit) -> Merged | None:
+        work, reduced, start = self.book.work, self._reduced, self.book.version
+        assert work is not None
+        self._note(commit)
+        outcome = None
+        if not work.farewell:
+            if reduced is None or commit.merged.generation != work.generation:
+                raise ReplicaError(f"told to commit {commit.merged.end}, which this rank has not reduced")
+            entry = Entry(
+                name=EntryName(start=start, end=commit.merged.end),
+                merged=commit.merged,
+                presence=reduced.presence,
+                buckets=() if commit.merged.skip else reduced.buckets,
+            )
+            self._reduced = None
+            outcome = self._apply(entry)
+        for heal in commit.stage:
+            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
+        if commit.leave and not commit.success:
+            raise LeaveError(commit.reason)
+        return outcome
+
+    def _apply(self, entry: Entry) -> Merged:
+        """Applies what a step did, whether it was reduced here or fetched."""
+        parts, merged = self._parts, entry.merged
+        parts.log.keep(entry)
+        parts.healing.settle()
+        if merged.skip:
+            parts.gradients.drop()
+        else:
+            parts.gradients.write_back(entry.buckets, entry.presence)
+        parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
+        self._forget_sums()
+        self._stop = self._stop or merged.stop
+        return merged
+
+    def _release(self) -> None:
+        self._parts.log.release_before(self.book.version)
+
+    def _forget_sums(self) -> None:
+        self._parts.gradients.drop()
+        self._sums = Sums()
+
+    def _digest(self) -> int:
+        self._parts.healing.settle()
+        return digest(self._parts.state)
+
+    def _mark(self, kind: MarkKind, slot: int = -1) -> None:
+        self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
+
+
+def check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
+    """Raises MisuseError where `step.backward` was given something else than a loss and a count."""
+    if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1 or not loss_sum.requires_grad:
+        raise MisuseError(
+            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one element "
+            "that requires a gradient"
+        )
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")
+
+
