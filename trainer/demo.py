@@ -105,7 +105,12 @@ class Demo:
         self._kill_step = command.kill_step
         self._steps_after = command.steps_after
         self._stop_file = folder / "stop"
-        self._config = TrainConfig(steps=MOST_STEPS, stop_file=str(self._stop_file), finals=str(folder))
+        self._config = TrainConfig(
+            steps=MOST_STEPS,
+            slots=2 * command.groups,  # two for each group, so that there is a middle of a step
+            stop_file=str(self._stop_file),
+            finals=str(folder),
+        )
         self._names = tuple(f"g{i}" for i in range(command.groups))
         self._victim = self._names[1]
         self._shards = command.shards

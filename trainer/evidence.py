@@ -34,8 +34,8 @@ def parse_ledger(text: str) -> list[Line]:
 def commits(ledgers: Ledgers) -> dict[tuple[int, int], dict[str, Sequence[int]]]:
     """For each version (step, generation) that was committed: the slots in its sum, by the group that computed them.
 
-    A step of a generation needs all its members. So one that died after its roll call, before its agent committed, has its
-    slots in the sum too: those that it had computed of that step.
+    A step of a generation needs all its members. So one that died after its roll call, before its agent committed, has
+    its slots in the sum too: those that it had computed of that step.
     """
     found: dict[tuple[int, int], dict[str, Sequence[int]]] = {}
     for name, lines in ledgers.items():
@@ -91,16 +91,15 @@ def microbatches(ledgers: Ledgers) -> tuple[int, int]:
 
 
 def amid_step(lines: Sequence[Line]) -> int | None:
-    """The step (committed ones before it) that a group is in the middle of: it has computed a slot, and not committed.
+    """The step (committed ones before it) that a group is in the middle of: a slot is computed and another one begun.
 
-    None if it is between two steps, or at the beginning of one.
+    None if it is not there: at a step's first slot, behind its last, or between two steps.
     """
-    for line in reversed(lines):
-        if line["event"] != "slot":
-            return None
-        if line["mark"] == "done":
-            return int(line["step"])
-    return None
+    if not lines or lines[-1]["event"] != "slot" or lines[-1]["mark"] != "begun":
+        return None
+    step = lines[-1]["step"]
+    done = any(x["event"] == "slot" and x["mark"] == "done" and x["step"] == step for x in lines)
+    return int(step) if done else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,13 +57,14 @@ def test_slots_computed_twice_are_counted_by_shard() -> None:
     assert microbatches({"a": [done(0), done(0, mark="begun")]}) == (1, 0)
 
 
-def test_amid_a_step_is_between_a_slot_and_the_commit() -> None:
-    begun, first = done(6, mark="begun", step=1), done(6, step=1)
+def test_amid_a_step_is_in_a_slot_behind_the_first() -> None:
+    begun, first, again = done(6, mark="begun", step=1), done(6, step=1), done(7, mark="begun", step=1)
     assert amid_step([]) is None
     assert amid_step([commit(1, [0]), begun]) is None
-    assert amid_step([commit(1, [0]), begun, first]) == 1
-    assert amid_step([commit(1, [0]), begun, first, done(7, mark="begun", step=1)]) == 1
-    assert amid_step([begun, first, commit(2, [2])]) is None
+    assert amid_step([commit(1, [0]), begun, first]) is None
+    assert amid_step([commit(1, [0]), begun, first, again]) == 1
+    assert amid_step([begun, first, again, done(7, step=1), commit(2, [2])]) is None
+    assert amid_step([begun, first, commit(2, [2]), done(8, mark="begun", step=2)]) is None
 
 
 def test_a_torn_last_line_is_left_out() -> None:
