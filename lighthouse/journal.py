@@ -67,12 +67,14 @@ class Turn(Value, frozen=True):
 class Segment(Value, frozen=True):
     """Turns that follow each other. anchor: the state before them (bytes); None: they go on from the segment before.
 
+    gap: turns are missing before this segment, so that its anchor follows from nothing that is kept.
     A segment whose first event is `Started` begins anew from `config`.
     """
 
     config: RunConfig
     anchor: bytes | None
     turns: tuple[Turn, ...]
+    gap: bool = False
 
 
 class Difference(Value, frozen=True):
@@ -87,15 +89,20 @@ class Difference(Value, frozen=True):
 
 
 class _Item(Value, frozen=True):
-    """One thing for the writing thread: a turn with the state after it, or something that happened."""
+    """One thing for the writing thread: a turn with its place and the state after it, or something that happened."""
 
     run_id: str
+    place: int = 0
     config: RunConfig | None = None
     events: tuple[tuple[float, Event], ...] = ()
     decided_s: float = 0.0
     effects: tuple[Effect, ...] = ()
     state: Any = None
     happened: Happened | None = None
+
+
+class _Flush(threading.Event):
+    """Set by the writing thread once everything put before it was written."""
 
 
 class _Reel:
@@ -108,7 +115,9 @@ class _Reel:
         self.state: Any = None
         self.events_since_anchor = 0
         self.bytes_since_anchor = 0
-        self.broken = True
+        self.broken = False
+        self.gap = False
+        self.place = 0
 
 
 class Journal:
@@ -118,16 +127,26 @@ class Journal:
     logged once and waited out.
     """
 
-    def __init__(self, path: Path, *, limit_bytes: int, keep: int = 10_000) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        limit_bytes: int,
+        keep: int = 10_000,
+        anchor_events: int = ANCHOR_EVENTS,
+        waiting_turns: int = WAITING_TURNS,
+    ) -> None:
         self._path = path
+        self._anchor_events = anchor_events
+        self._waiting_turns = waiting_turns
         self._limit = limit_bytes
         self._keep = keep
         self._db = open_database(path, APPLICATION_ID, _LAYOUT, durable=False)
         with failures(path):
             self._size = int(self._db.execute("SELECT total(length(bytes)) FROM segments").fetchone()[0])
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Item | _Flush | None] = queue.SimpleQueue()
         self._reels: dict[str, _Reel] = {}
-        self._lost: set[str] = set()
+        self._places: dict[str, int] = {}
         self._sick = False
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
         self._thread.start()
@@ -141,12 +160,13 @@ class Journal:
         state: Any,
     ) -> None:
         """Keeps a turn; `state` is what it led to. Never waits."""
-        if self._queue.qsize() > WAITING_TURNS:
-            self._lost.add(config.run_id)
+        place = self._places[config.run_id] = self._places.get(config.run_id, -1) + 1
+        if self._queue.qsize() > self._waiting_turns:
             return
         self._queue.put(
             _Item(
                 run_id=config.run_id,
+                place=place,
                 config=config,
                 events=tuple(events),
                 decided_s=decided_s,
@@ -157,7 +177,7 @@ class Journal:
 
     def tell(self, run_id: str, happened: Happened) -> None:
         """Keeps something that happened. Never waits."""
-        if self._queue.qsize() <= WAITING_TURNS:
+        if self._queue.qsize() <= self._waiting_turns:
             self._queue.put(_Item(run_id=run_id, happened=happened))
 
     def history(self, run_id: str) -> tuple[Happened, ...]:
@@ -167,6 +187,12 @@ class Journal:
                 "SELECT bytes FROM happened WHERE run_id = ? ORDER BY id DESC LIMIT ?", (run_id, self._keep)
             ).fetchall()
         return tuple(msgspec.msgpack.decode(row[0], type=Happened) for row in reversed(rows))
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Waits until everything put so far was written, or given up; False if that takes longer."""
+        done = _Flush()
+        self._queue.put(done)
+        return done.wait(timeout_s)
 
     def close(self) -> None:
         """Writes what is left and closes the file. Idempotent."""
@@ -178,9 +204,9 @@ class Journal:
     # ---- the writing thread ----------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        going = True
-        while going:
-            items, going = self._gather()
+        after: _Flush | None = _Flush()
+        while after is not None:
+            items, after = self._gather()
             told = [item for item in items if item.happened is not None]
             try:
                 for item in items:
@@ -194,32 +220,32 @@ class Journal:
                 if not self._sick:
                     log.error("the journal is not being written for now; the run goes on: %s", error)
                 self._sick = True
+            if after is not None:
+                after.set()
 
-    def _gather(self) -> tuple[list[_Item], bool]:
+    def _gather(self) -> tuple[list[_Item], _Flush | None]:
+        """What to write next, and what to set afterwards; None for that at the end."""
         item = self._queue.get()
         items: list[_Item] = []
         deadline = time.monotonic() + SEGMENT_S
-        while item is not None:
+        while isinstance(item, _Item):
             items.append(item)
             try:
                 item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                return items, True
-        return items, False
+                return items, _Flush()
+        return items, item
 
     def _take(self, item: _Item, config: RunConfig) -> None:
         reel = self._reels.setdefault(item.run_id, _Reel(config))
         fresh = bool(item.events) and isinstance(item.events[0][1], Started)
-        if fresh:
-            reel.broken = False
-        if item.run_id in self._lost:
-            self._lost.discard(item.run_id)
-            reel.broken = True
-        if reel.broken:
+        missed, reel.place = reel.broken or item.place != reel.place, item.place + 1
+        if missed:
             # Turns are missing before this one: begin again behind it, from the state that it led to.
-            reel.state, reel.events_since_anchor, reel.broken = item.state, ANCHOR_EVENTS, False
+            reel.state, reel.events_since_anchor, reel.broken = item.state, self._anchor_events, False
+            reel.turns, reel.anchor, reel.gap = [], None, True
             return
-        due = reel.events_since_anchor >= ANCHOR_EVENTS or reel.bytes_since_anchor > self._limit // 4
+        due = reel.events_since_anchor >= self._anchor_events or reel.bytes_since_anchor > self._limit // 4
         if due and not reel.turns and not fresh:
             reel.anchor = msgspec.msgpack.encode(reel.state)
             reel.events_since_anchor = reel.bytes_since_anchor = 0
@@ -231,7 +257,7 @@ class Journal:
         with failures(self._path), transaction(self._db) as db:
             for run_id, reel in self._reels.items():
                 if reel.turns:
-                    segment = Segment(config=reel.config, anchor=reel.anchor, turns=tuple(reel.turns))
+                    segment = Segment(config=reel.config, anchor=reel.anchor, turns=tuple(reel.turns), gap=reel.gap)
                     blob = zlib.compress(msgspec.msgpack.encode(segment), 1)
                     anchored = reel.anchor is not None or _is_fresh(segment)
                     db.execute(
@@ -240,7 +266,7 @@ class Journal:
                     )
                     self._size += len(blob)
                     reel.bytes_since_anchor += len(blob)
-                    reel.turns, reel.anchor = [], None
+                    reel.turns, reel.anchor, reel.gap = [], None, False
             for item in told:
                 blob = msgspec.msgpack.encode(item.happened)
                 db.execute("INSERT INTO happened (run_id, bytes) VALUES (?, ?)", (item.run_id, blob))
@@ -318,7 +344,7 @@ def replay(path: Path, core: Core, run_id: str | None = None) -> tuple[Differenc
     for number, run, _, segment in segments(path, run_id):
         if segment.anchor is not None:
             anchor = msgspec.msgpack.decode(segment.anchor, type=core.state_type)
-            if run in states and states[run] != anchor:
+            if run in states and not segment.gap and states[run] != anchor:
                 found.append(_difference(run, number, -1, segment.turns[0], "the anchor", "another state"))
             states[run] = anchor
         elif _is_fresh(segment):

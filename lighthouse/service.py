@@ -145,8 +145,9 @@ class Runs:
 class LighthouseService(LighthouseServicer):
     """The servicer: one coroutine for each call."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: Runs, *, farewell_s: float) -> None:
         self._runs = runs
+        self._farewell_s = farewell_s
         self._conns = itertools.count(1)
         self._carrier = Carrier()
 
@@ -168,18 +169,19 @@ class LighthouseService(LighthouseServicer):
     async def _serve(self, owner: RunOwner, stream: Stream, hello: Hello, context: grpc.aio.ServicerContext) -> None:
         owner.open_stream(stream, hello)
         reader = asyncio.create_task(_read_all(owner, stream, context))
-        writer = stream.writer = asyncio.create_task(self._write_all(stream, context))
+        writer = asyncio.create_task(self._write_all(stream, context))
         try:
-            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reader, writer, stream.failed}, return_when=asyncio.FIRST_COMPLETED)
             owner.end_stream(stream, _end_of(reader, stream))
-            await asyncio.wait({writer}, timeout=FAREWELL_S)
+            # A write that hangs in flow control is given up; the status then waits behind it in the transport.
+            await asyncio.wait({writer}, timeout=self._farewell_s)
         finally:
             owner.end_stream(stream, "the connection broke")
             reader.cancel()
             writer.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-        if stream.failure:
-            await context.abort(grpc.StatusCode.ABORTED, stream.failure)
+        if stream.failed.done():
+            await context.abort(grpc.StatusCode.ABORTED, stream.failed.result())
 
     async def _write_all(self, stream: Stream, context: grpc.aio.ServicerContext) -> None:
         while (message := await stream.next()) is not None:
@@ -233,8 +235,8 @@ async def _read_all(owner: RunOwner, stream: Stream, context: grpc.aio.ServicerC
 
 
 def _end_of(reader: asyncio.Task[None], stream: Stream) -> str:
-    if stream.failure:
-        return stream.failure
+    if stream.failed.done():
+        return stream.failed.result()
     if not reader.done():
         return "closed by the lighthouse"
     error = reader.exception()
@@ -244,11 +246,11 @@ def _end_of(reader: asyncio.Task[None], stream: Stream) -> str:
 class Server:
     """A listening gRPC server with the lighthouse's service and the standard health service."""
 
-    def __init__(self, runs: Runs, *, token: str) -> None:
+    def __init__(self, runs: Runs, *, token: str, farewell_s: float = FAREWELL_S) -> None:
         interceptors = (TokenInterceptor(token),) if token else ()
         self._server = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
         self._health = health_aio.HealthServicer()
-        add_LighthouseServicer_to_server(LighthouseService(runs), self._server)  # type: ignore[no-untyped-call]
+        add_LighthouseServicer_to_server(LighthouseService(runs, farewell_s=farewell_s), self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, bind: str, port: int) -> int:

@@ -26,9 +26,8 @@ class Stream:
         self.incarnation = 0
         self.answered = asyncio.Event()
         """Set once the hello was answered, by a welcome or by an end."""
-        self.failure = ""
-        self.writer: asyncio.Task[None] | None = None
-        """Sends what waits; cancelled when the stream fails, since it may be stuck in a peer that does not read."""
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the stream has failed, with the reason."""
         self._waiting: deque[Down] = deque()
         self._changed = asyncio.Event()
         self._over = False
@@ -58,12 +57,11 @@ class Stream:
         self._changed.set()
 
     def fail(self, reason: str) -> None:
-        """Ends the stream at once; what waits is dropped, and the peer is told the reason."""
-        self.failure = self.failure or reason
+        """Ends the stream at once; what waits is dropped, and the peer is told the reason if it reads."""
+        if not self.failed.done():
+            self.failed.set_result(reason)
         self._waiting.clear()
         self.end()
-        if self.writer is not None:
-            self.writer.cancel()
 
     async def next(self) -> Down | None:
         """The next message to send, waiting for it; None at the end."""

@@ -1,4 +1,4 @@
-"""The lighthouse's records: durable, compared before they are set, fenced, and clear about what is wrong with the file."""
+"""The lighthouse's records: durable, compared before they are set, fenced, clear about what is wrong with the file."""
 
 from __future__ import annotations
 
