@@ -66,7 +66,7 @@ class Session:
         with _errors(self._address):
             try:
                 await self._call.write(UP.wrap(message))
-            except grpc.aio.UsageError as error:  # the call has ended already: its status says why
+            except asyncio.InvalidStateError as error:  # the call has ended already: its status says why
                 await self._ended(error)
 
     async def receive(self) -> Down | None:
@@ -87,7 +87,8 @@ class Session:
 
     async def _ended(self, cause: Exception | None) -> None:
         code, details = await self._call.code(), await self._call.details()
-        raise _typed(self._address, code, details) from cause
+        over = "the session is over" if code is grpc.StatusCode.OK else details
+        raise _typed(self._address, code, over) from cause
 
     async def __aenter__(self) -> Session:
         return self

@@ -164,18 +164,28 @@ async def _take(lock: StoreLock, store: Path, stopped: asyncio.Event) -> bool:
     if lock.try_take():
         return True
     _say(f"lighthouse waits: the store {store} is held by {lock.holder()}")
-    taken = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Waiting for a lock cannot be interrupted: a daemon thread may be left behind at the end of the process.
+    taken = loop.create_future()
 
     def wait() -> None:
-        lock.take()
+        try:
+            lock.take()
+            tell = partial(taken.set_result, None)
+        except OSError as error:
+            tell = partial(taken.set_exception, StoreError(f"cannot wait for the lock of {store}: {error}"))
         with suppress(RuntimeError):  # the loop is closed: the process is about to end
-            loop.call_soon_threadsafe(taken.set)
+            loop.call_soon_threadsafe(lambda: taken.done() or tell())
 
+    # Waiting for a lock cannot be interrupted: a daemon thread may be left behind at the end of the process.
     threading.Thread(target=wait, name="standby", daemon=True).start()
-    await _first(taken, stopped)
-    return taken.is_set() and not stopped.is_set()
+    signalled = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait({taken, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    if stopped.is_set():
+        taken.cancel()
+        return False
+    taken.result()
+    return True
 
 
 async def _serve(runs: Runs, until_ended: bool, stopped: asyncio.Event) -> int:
@@ -195,13 +205,6 @@ async def _serve(runs: Runs, until_ended: bool, stopped: asyncio.Event) -> int:
     if ended.done() and not ended.cancelled():
         return 0 if ended.result() else 1
     return 0
-
-
-async def _first(*events: asyncio.Event) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
 
 
 def _own_core() -> Core:

@@ -126,6 +126,8 @@ def test_a_session_is_welcomed_formed_and_left(tmp_path: Path) -> None:
             await one.send(Drain())
             assert await one.receive() == Leave(reason="drained", success=True)
             assert await one.receive() is None
+            with pytest.raises(Unreachable, match="the session is over"):
+                await one.send(Beat(version=ROOT))
             await two.send(Finished(version=Version(5, bases[0].number)))
             assert await two.receive() == Leave(reason="finished", success=True)
             assert await two.receive() is None
