@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from replica.agent_files import Appender
 from replica.agent_life import CONFIG, FAILED
@@ -135,7 +136,8 @@ async def _run(options: AgentOptions, output: Output, ledger: Appender | None, j
 async def _locked(lock: GroupLock, loop: AgentLoop) -> bool:
     """Waits for the lock; False if the agent was asked to leave meanwhile. Raises LockError."""
     taking = asyncio.create_task(lock.take_over(YIELD_S))
-    await asyncio.wait({taking, loop.over}, return_when=asyncio.FIRST_COMPLETED)
+    either: set[asyncio.Future[Any]] = {taking, loop.over}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not taking.done():
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)

@@ -50,7 +50,7 @@ class AttachServer(AgentServicer):
         self._on_left = on_left
         self._outboxes: dict[int, asyncio.Queue[Any]] = {}
         self._server = grpc.aio.server(interceptors=(TokenInterceptor(token),), options=OPTIONS)
-        add_AgentServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        add_AgentServicer_to_server(self, self._server)
 
     async def start(self, address: str) -> str:
         """Listens at "unix:path" or "host:0"; the address that ranks must use. Raises OSError."""
@@ -82,15 +82,7 @@ class AttachServer(AgentServicer):
         first = await self._read(context)
         if first is None:
             return
-        if not isinstance(first, Attach):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a rank must be attach")
-        shard_rank = first.shard_rank
-        if not 0 <= shard_rank < self._shards:
-            why = f"shard_rank is {shard_rank}, but this group has {self._shards} shards: see BELLROCK_SHARD_RANK"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
-        if shard_rank in self._outboxes:
-            why = f"rank {shard_rank} is attached already: a rank must make one Replica, in one process"
-            await context.abort(grpc.StatusCode.ALREADY_EXISTS, why)
+        shard_rank = await self._let_in(first, context)
         outbox = self._outboxes[shard_rank] = asyncio.Queue()
         writer = asyncio.create_task(_write_all(outbox, context), name=f"to rank {shard_rank}")
         try:
@@ -102,6 +94,21 @@ class AttachServer(AgentServicer):
             del self._outboxes[shard_rank]
             writer.cancel()
             self._on_left(self.life, shard_rank)
+
+    async def _let_in(self, first: RankUp, context: Any) -> int:
+        """The shard_rank that the first message tells; ends the call if it tells none that can be let in."""
+        if not isinstance(first, Attach):
+            code, why = grpc.StatusCode.INVALID_ARGUMENT, "the first message of a rank must be attach"
+        elif not 0 <= first.shard_rank < self._shards:
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            why = f"shard_rank is {first.shard_rank}, but this group has {self._shards} shards: see BELLROCK_SHARD_RANK"
+        elif first.shard_rank in self._outboxes:
+            code = grpc.StatusCode.ALREADY_EXISTS
+            why = f"rank {first.shard_rank} is attached already: a rank must make one Replica, in one process"
+        else:
+            return first.shard_rank
+        await context.abort(code, why)
+        raise AssertionError("abort returned")
 
     async def _read(self, context: Any) -> RankUp | None:
         """The next message; None at the end of the stream, or if it is broken."""

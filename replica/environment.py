@@ -1,8 +1,8 @@
 """What a rank learns from its environment: the one place where that is read, and the one where it is written.
 
-Names are `BELLROCK_…`, and beside them what torch's `env://` reads, so that a program which knows nothing of Bellrock can
-still make its in-group process group. `MASTER_PORT` is a port that was free a moment before; a life that finds it taken
-fails and is started again with another. `BELLROCK_INIT_METHOD` has no such race: a file of this life alone.
+Names are `BELLROCK_…`, and beside them what torch's `env://` reads, so that a program which knows nothing of Bellrock
+can still make its in-group process group. `MASTER_PORT` is a port that was free a moment before; a life that finds it
+taken fails and is started again with another. `BELLROCK_INIT_METHOD` has no such race: a file of this life alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One agent for each group on this host: the lock of a name, and what a successor needs to end its predecessor.
 
-The lock is the kernel's (`flock`), so it goes with its holder however that ends. The file holds who that is: pid and start
-time of the agent and of its ranks, and the mark that all of its kin carry. A new agent asks the holder to yield
-(SIGUSR1), ends it with SIGKILL when it does not in time, then ends whatever is left of its ranks, and only then holds the
-name. Pids are never trusted without their start time, and nothing of another boot or pid namespace is touched.
+The lock is the kernel's (`flock`), so it goes with its holder however that ends. The file holds who that is: pid and
+start time of the agent and of its ranks, and the mark that all of its kin carry. A new agent asks the holder to yield
+(SIGUSR1), ends it with SIGKILL when it does not in time, then ends whatever is left of its ranks, and only then holds
+the name. Pids are never trusted without their start time, and nothing of another boot or pid namespace is touched.
 """
 
 from __future__ import annotations

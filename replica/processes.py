@@ -12,6 +12,7 @@ nothing but the standard library. Linux only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -75,10 +76,8 @@ def end_session(pid: int, started: int) -> None:
     altogether is left alone: what it started is found as kin.
     """
     if start_time(pid) == started:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def kin(mark: str) -> list[int]:

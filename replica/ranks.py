@@ -2,14 +2,15 @@
 
 Each rank leads a session of its own, so that Ctrl-C in a terminal reaches the agent alone and one signal reaches a rank
 with its children. A rank's end is known as soon as the kernel knows: its pidfd wakes the loop, its process group is
-killed while its zombie still holds the number, then it is reaped. Whatever made a group of its own is found as kin before
-the next life begins. Should the agent itself be killed, the kernel ends the ranks (`spawn.py`) and the keeper the
-rest (`processes.py`).
+killed while its zombie still holds the number, then it is reaped. Whatever made a group of its own is found as kin
+before the next life begins. Should the agent itself be killed, the kernel ends the ranks (`spawn.py`) and the keeper
+the rest (`processes.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -31,7 +32,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 log = logging.getLogger("replica.ranks")
 
 OnExit = Callable[[int, int, int, str], None]
-"""Called on the loop with life, shard_rank, exit code (or minus the signal), and the traceback that it printed or ""."""
+"""Called on the loop with life, shard_rank, exit code (or minus the signal), and the traceback it printed or ""."""
 
 
 @dataclass
@@ -179,10 +180,8 @@ def init_method(folder: Path) -> str:
 
 def _kill_group(pid: int) -> None:
     """`pid` leads the group and is not reaped yet, so the number is still its own."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it but the zombie
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody left in it but the zombie
-        pass
 
 
 def _traceback(errors: str) -> str:

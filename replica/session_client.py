@@ -1,7 +1,7 @@
 """The agent's Session with the lighthouse: one stream at a time, tried when the core asks for it.
 
-When to try again is the core's business, what goes over the stream too, beats included. Here a stream is opened, carries
-messages both ways, and its end is told in words that a person can act on.
+When to try again is the core's business, what goes over the stream too, beats included. Here a stream is opened,
+carries messages both ways, and its end is told in words that a person can act on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SessionClient:
         reason = "closed"
         async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
             try:
-                call = LighthouseStub(channel).Session(metadata=token_metadata(self._token))  # type: ignore[no-untyped-call]
+                call = LighthouseStub(channel).Session(metadata=token_metadata(self._token))
                 async with asyncio.timeout(CONNECT_S):
                     await call.wait_for_connection()
                 self._tell(session, SessionOpened(session=session))
