@@ -55,7 +55,7 @@ def tensor_digest(tensor: torch.Tensor) -> int:
         plain = tensor.detach().resolve_conj().resolve_neg()
         total = _sum(plain if plain.is_contiguous() else plain.contiguous())
     label = f"{tensor.dtype} {tuple(tensor.shape)}"
-    return (total + _splitmix(xxhash.xxh3_64_intdigest(label.encode()))) & _MASK
+    return _wrapped((total, _splitmix(xxhash.xxh3_64_intdigest(label.encode()))))
 
 
 def _sum(tensor: torch.Tensor) -> int:

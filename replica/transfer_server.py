@@ -99,6 +99,12 @@ class WeightServer:
         with self._changed:
             self._changed.wait_for(lambda: not self._strangers and not self._known, timeout=5.0)
 
+    @property
+    def connections(self) -> int:
+        """Connections held just now, strangers included."""
+        with self._changed:
+            return len(self._strangers) + len(self._known)
+
     # ---- threads ---------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
