@@ -62,6 +62,7 @@ def train(config: TrainConfig) -> None:
         if stop_file is not None and stop_file.exists():
             replica.request_stop()
         for slot in step:  # ends only with the verdict; yields taken-over slots if a peer dies
+            assert slot.samples is not None  # as the length of the data set was given
             windows = torch.from_numpy(text.samples(slot.samples))
             loss_sum, tokens = forward(model, windows, config)
             step.backward(loss_sum, tokens)
