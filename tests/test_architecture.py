@@ -40,7 +40,7 @@ CORE = (
 )
 """Modules that decide, from values alone."""
 
-ENTRY_POINTS = ("trainer/cli.py", "replica/environment.py", "replica/spawn.py", "replica/processes.py")
+ENTRY_POINTS = ("trainer/cli.py", "replica/api.py", "replica/spawn.py", "replica/processes.py")
 """Modules that may read the environment or argv: the program, a rank's start, and the agent's two small helpers."""
 
 NOT_IN_CORE = frozenset(

@@ -123,10 +123,10 @@ class DemoCommand:
     """Replica groups."""
     shards: int = 2
     """Ranks in each group."""
-    steps: int = 60
-    """Steps of the run."""
-    kill_step: int = 10
-    """The group is killed in the middle of the step that follows this many."""
+    kill_step: int = 8
+    """The group is killed in the middle of a step, once this many were committed."""
+    steps_after: int = 10
+    """The run goes on for so many steps once the killed group is at full strength again."""
     folder: Path | None = None
     """Where everything is kept; by default a new folder that is removed again if all is well."""
     verbose: bool = False
@@ -137,10 +137,10 @@ class DemoCommand:
             raise FixTheConfiguration(f"--groups is {self.groups}: one is killed, others must survive; give 2 or more.")
         if self.shards < 1:
             raise FixTheConfiguration(f"--shards is {self.shards}: give 1 or more.")
-        if not 1 < self.kill_step < self.steps:
-            raise FixTheConfiguration(
-                f"--kill-step {self.kill_step} must lie between 1 and --steps {self.steps}: change one of them."
-            )
+        if not 2 <= self.kill_step <= 100:
+            raise FixTheConfiguration(f"--kill-step is {self.kill_step}: give 2 to 100.")
+        if not 1 <= self.steps_after <= 100:
+            raise FixTheConfiguration(f"--steps-after is {self.steps_after}: give 1 to 100.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,8 @@ class TrainConfig:
     """Torch threads in each rank."""
     sleep_s: float = 0.0
     """If above 0: sleep this long in place of most of a slot's compute (the model then predicts one byte a sample)."""
+    stop_file: str = ""
+    """A file: once it is there, the run finishes after the next step, with all groups together."""
     finals: str = ""
     """Folder in which each rank that finishes the run leaves a digest of its weights and optimizer, for tests."""
 

@@ -23,12 +23,17 @@ from lighthouse.core_values import Happened
 from lighthouse.program import LighthouseOptions
 from trainer.commands import DemoCommand
 from trainer.config import TrainConfig, to_argv
-from trainer.evidence import Ledgers, Tempo, back_at_step, computed_twice, not_exactly_once, parse_ledger
+from trainer.evidence import Ledgers, Line, Tempo, amid_step, back, microbatches, not_exactly_once, parse_ledger
 from trainer.launcher import LocalPlan, LocalRun, rank_argv
 from trainer.show import Story
 
 LEASE_S = 5.0
 """Two cores carry seven processes: a short lease would judge the scheduler, not the groups."""
+
+MOST_STEPS = 1000
+"""The run is stopped long before, once the killed group has been back for a while."""
+
+LOOK_S = 0.005
 
 LONGEST_S = 240.0
 """After that the demo is given up."""
@@ -44,6 +49,8 @@ class Records:
     victim: str
     killed_s: float
     """Wall clock; 0 if it did not come to that."""
+    killed_step: int
+    """Steps committed when it was killed."""
     happened: Sequence[Happened]
     ledgers: Ledgers
     digests: Mapping[str, tuple[str, ...]]
@@ -53,32 +60,31 @@ class Records:
 
 def judge(records: Records) -> list[Row]:
     """The rows of the table at the end: (what, value, whether it held)."""
-    config, victim = records.config, records.victim
+    victim, killed_s = records.victim, records.killed_s
     tempo = Tempo.of(records.happened)
-    survivors = {name: lines for name, lines in records.ledgers.items() if name != victim}
+    steps = max(tempo.committed_s, default=0)
     losses = [loss for _, loss in sorted(tempo.losses.items())] or [math.nan]
-    killed_at = tempo.step_at(records.killed_s)
-    back = back_at_step(records.ledgers.get(victim, ()), killed_at)
-    back_s = tempo.committed_s.get(back, math.nan) - records.killed_s if back else math.nan
-    alone = back - 1 - killed_at if back else 0
-    wrong = not_exactly_once(records.ledgers, config.slots, config.steps)
-    summed = wrong[0] if wrong else f"{config.steps * config.slots} slots"
-    twice = computed_twice(survivors)
-    cost_s = tempo.cost_s(records.killed_s)
+    returned = back(records.ledgers.get(victim, ()))
+    alone = returned["step"] - 1 - records.killed_step if returned else 0
+    back_words = (
+        f"{returned['time_s'] - killed_s:.1f} s after the kill, in step {returned['step']}" if returned else "no"
+    )
+    wrong = not_exactly_once(records.ledgers, records.config.slots, steps)
+    computed, twice = microbatches({name: lines for name, lines in records.ledgers.items() if name != victim})
+    cost_s = tempo.cost_s(killed_s)
     digests = set(records.digests.values())
     equal = len(digests) == 1 and set(records.digests) == set(records.exits) and all(all(d) for d in digests)
-    last = max(tempo.committed_s, default=0)
     return [
-        ("steps committed", f"{last} of {config.steps}", last == config.steps),
+        ("steps committed", str(steps), any(one.kind == "finished" for one in records.happened)),
         ("loss, first and last step", f"{losses[0]:.3f} -> {losses[-1]:.3f}", losses[-1] < losses[0]),
-        ("killed", f"{victim}, all its ranks by SIGKILL, in step {killed_at + 1}", records.killed_s > 0),
-        ("steps that the survivors made without it", str(alone), alone > 0),
-        ("what the kill cost the survivors", f"{cost_s:.2f} s", not math.isnan(cost_s)),
-        ("microbatches that survivors computed twice", str(twice), twice == 0),
-        ("each slot of each step in exactly one sum", summed, not wrong),
-        ("killed group back at full strength", f"after {back_s:.1f} s, in step {back}", not math.isnan(back_s)),
-        ("weights and optimizer, digest of each group", _digest_words(records.digests), equal),
-        ("every group ended well", _exit_words(records.exits), not any(records.exits.values())),
+        ("killed by SIGKILL", f"all ranks of {victim}, amid step {records.killed_step + 1}", killed_s > 0),
+        ("steps made without it", str(alone), alone > 0),
+        ("seconds lost by the survivors", f"{cost_s:.2f}", not math.isnan(cost_s)),
+        ("microbatches computed twice", f"{twice} of {computed}", computed > 0 and twice == 0),
+        ("slots in exactly one sum", wrong[0] if wrong else f"all {steps * records.config.slots}", not wrong),
+        ("full strength again", back_words, returned is not None),
+        ("digests of weights and optimizer", _digest_words(records.digests), equal),
+        ("exit codes of the groups", _exit_words(records.exits), not any(records.exits.values())),
     ]
 
 
@@ -97,7 +103,14 @@ class Demo:
         self._folder = folder
         self._console = console
         self._kill_step = command.kill_step
-        self._config = TrainConfig(steps=command.steps, finals=str(folder))
+        self._steps_after = command.steps_after
+        self._stop_file = folder / "stop"
+        self._config = TrainConfig(
+            steps=MOST_STEPS,
+            slots=2 * command.groups,  # two for each group, so that there is a middle of a step
+            stop_file=str(self._stop_file),
+            finals=str(folder),
+        )
         self._names = tuple(f"g{i}" for i in range(command.groups))
         self._victim = self._names[1]
         self._shards = command.shards
@@ -105,6 +118,7 @@ class Demo:
         self._happened: list[Happened] = []
         self._killing: asyncio.Task[None] | None = None
         self._killed_s = 0.0
+        self._killed_step = 0
         plan = LocalPlan(
             folder=folder,
             names=self._names,
@@ -128,6 +142,7 @@ class Demo:
             config=self._config,
             victim=self._victim,
             killed_s=self._killed_s,
+            killed_step=self._killed_step,
             happened=self._happened,
             ledgers={name: read_ledger(self._folder, name) for name in self._names},
             digests={name: read_finals(self._folder, name, self._shards) for name in self._names},
@@ -137,18 +152,28 @@ class Demo:
     def _saw(self, one: Happened) -> None:
         self._happened.append(one)
         self._story.tell(one)
-        if one.kind == "step" and one.version.step == self._kill_step and self._killing is None:
-            self._killing = asyncio.create_task(self._kill())
+        if one.kind != "step":
+            return
+        if self._killing is None:
+            if one.version.step >= self._kill_step:
+                self._killing = asyncio.create_task(self._kill())
+        elif self._killed_s and not self._stop_file.exists():
+            returned = back(read_ledger(self._folder, self._victim))
+            if returned is not None and one.version.step >= returned["step"] + self._steps_after:
+                self._story.say(time.time(), "stop", "is asked for: the killed group has been back for a while", "")
+                self._stop_file.touch()
 
     async def _kill(self) -> None:
-        """SIGKILL to every rank of the victim, half a usual step after the commit: in the middle of the next one."""
-        await asyncio.sleep(Tempo.of(self._happened).usual_step_s(time.time()) / 2)
+        """SIGKILL to every rank of the victim, as soon as it is seen in the middle of a step."""
+        while (step := amid_step(read_ledger(self._folder, self._victim))) is None:
+            await asyncio.sleep(LOOK_S)
         ranks = ranks_of(self._run.agent_pid(self._victim))
-        self._killed_s = time.time()
+        self._killed_step, self._killed_s = step, time.time()
         for pid in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._story.say(self._killed_s, "SIGKILL", f"to all ranks of {self._victim}: {ranks}", "bold white on red")
+        words = f"to all ranks of {self._victim} {ranks}, amid step {step + 1}"
+        self._story.say(self._killed_s, "SIGKILL", words, "bold white on red")
 
 
 def ranks_of(agent_pid: int) -> list[int]:
@@ -164,10 +189,10 @@ def ranks_of(agent_pid: int) -> list[int]:
     return sorted(found)
 
 
-def read_ledger(folder: Path, name: str) -> list[Mapping[str, object]]:
+def read_ledger(folder: Path, name: str) -> list[Line]:
     """A group's ledger; empty if it wrote none."""
     path = folder / f"{name}.ledger"
-    return list(parse_ledger(path.read_text())) if path.exists() else []
+    return parse_ledger(path.read_text()) if path.exists() else []
 
 
 def read_finals(folder: Path, name: str, shards: int) -> tuple[str, ...]:

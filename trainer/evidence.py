@@ -19,8 +19,6 @@ Line = Mapping[str, Any]
 Ledgers = Mapping[str, Sequence[Line]]
 """Lines by group name."""
 
-SLOT_DONE = "slot_done"
-
 
 def parse_ledger(text: str) -> list[Line]:
     """The lines of a ledger; one that was torn by a crash of its writer (only the last can be) is left out."""
@@ -33,44 +31,75 @@ def parse_ledger(text: str) -> list[Line]:
     return lines
 
 
-def commits(ledgers: Ledgers) -> dict[tuple[int, int], dict[str, Line]]:
-    """For each version (step, generation) that was committed: the line of each group that took part."""
-    found: dict[tuple[int, int], dict[str, Line]] = {}
+def commits(ledgers: Ledgers) -> dict[tuple[int, int], dict[str, Sequence[int]]]:
+    """For each version (step, generation) that was committed: the slots in its sum, by the group that computed them.
+
+    A step of a generation needs all its members. So one that died after its roll call, before its agent committed, has
+    its slots in the sum too: those that it had computed of that step.
+    """
+    found: dict[tuple[int, int], dict[str, Sequence[int]]] = {}
     for name, lines in ledgers.items():
         for line in lines:
             if line["event"] == "commit":
-                found.setdefault((line["step"], line["generation"]), {})[name] = line
+                found.setdefault((line["step"], line["generation"]), {})[name] = line["slots"]
+    for (step, generation), summed in found.items():
+        for name, lines in ledgers.items():
+            if name not in summed and any(x["event"] == "enter" and x["generation"] == generation for x in lines):
+                summed[name] = _computed(lines, step - 1, generation)
     return found
+
+
+def _computed(lines: Sequence[Line], step: int, generation: int) -> list[int]:
+    """Slots of a step that a group computed in the life in which it entered that generation."""
+    life = next(x["life"] for x in lines if x["event"] == "enter" and x["generation"] == generation)
+    done = (x for x in lines if x["event"] == "slot" and x["mark"] == "done" and x["life"] == life)
+    return sorted({x["slot"] for x in done if x["step"] == step})
 
 
 def not_exactly_once(ledgers: Ledgers, slots: int, steps: int) -> list[str]:
     """What is wrong with the samples that the run's steps consumed: empty if each slot of each step was summed once."""
     wrong = []
     by_step: dict[int, set[int]] = {}
-    for (step, number), lines in sorted(commits(ledgers).items()):
+    for (step, number), summed in sorted(commits(ledgers).items()):
         by_step.setdefault(step, set()).add(number)
-        summed = Counter(slot for line in lines.values() for slot in line["slots"])
-        if summed != Counter(range(slots)):
-            missing = sorted(set(range(slots)) - set(summed))
-            twice = sorted(slot for slot, count in summed.items() if count > 1)
+        counts = Counter(slot for some in summed.values() for slot in some)
+        if counts != Counter(range(slots)):
+            missing = sorted(set(range(slots)) - set(counts))
+            twice = sorted(slot for slot, count in counts.items() if count > 1)
             wrong.append(f"step {step}: slots {missing} missing, {twice} twice, of {slots}")
-        cursors = {line["cursor"] for line in lines.values()}
-        if cursors != {(step - 1) * slots}:
-            wrong.append(f"step {step}: began at slot {sorted(cursors)} of the run, not {(step - 1) * slots}")
+    for name, lines in ledgers.items():
+        for line in lines:
+            if line["event"] == "commit" and line["cursor"] != (line["step"] - 1) * slots:
+                wrong.append(f"step {line['step']}: began at slot {line['cursor']} of the run in {name}")
     wrong += [f"step {step} was committed in generations {sorted(n)}" for step, n in by_step.items() if len(n) > 1]
     wrong += [f"step {step} was committed by nobody" for step in range(1, steps + 1) if step not in by_step]
     return wrong
 
 
-def computed_twice(ledgers: Ledgers) -> int:
-    """Microbatches (one shard's part of one slot) that these groups computed more often than once, summed over both."""
+def microbatches(ledgers: Ledgers) -> tuple[int, int]:
+    """(how many microbatches these groups computed, how many of them one of these groups had computed before).
+
+    A microbatch is one shard's part of one slot of the run.
+    """
     done = Counter(
         (line["cursor"], line["shard_rank"])
         for lines in ledgers.values()
         for line in lines
-        if line["event"] == "slot" and line["mark"] == SLOT_DONE
+        if line["event"] == "slot" and line["mark"] == "done"
     )
-    return sum(count - 1 for count in done.values())
+    return done.total(), done.total() - len(done)
+
+
+def amid_step(lines: Sequence[Line]) -> int | None:
+    """The step (committed ones before it) that a group is in the middle of: a slot is computed and another one begun.
+
+    None if it is not there: at a step's first slot, behind its last, or between two steps.
+    """
+    if not lines or lines[-1]["event"] != "slot" or lines[-1]["mark"] != "begun":
+        return None
+    step = lines[-1]["step"]
+    done = any(x["event"] == "slot" and x["mark"] == "done" and x["step"] == step for x in lines)
+    return int(step) if done else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,17 +137,12 @@ class Tempo:
             return float("nan")
         return max(0.0, after[0] - before[-1] - self.usual_step_s(at_s))
 
-    def step_at(self, at_s: float) -> int:
-        """The newest step that was committed at that time."""
-        return max((step for step, t in self.committed_s.items() if t <= at_s), default=0)
 
-
-def back_at_step(lines: Sequence[Line], after_step: int) -> int | None:
-    """The first step after that one which a group committed with slots of its own, having been away; None if none."""
-    away = False
+def back(lines: Sequence[Line]) -> Line | None:
+    """The first commit to which a group contributed slots after it had healed; None if there is none."""
+    healed = False
     for line in lines:
-        if line["event"] == "load":
-            away = True
-        if away and line["event"] == "commit" and line["step"] > after_step and line["slots"]:
-            return int(line["step"])
+        healed = healed or line["event"] == "load"
+        if healed and line["event"] == "commit" and line["slots"]:
+            return line
     return None

@@ -33,6 +33,10 @@ STYLES = {
 """Colours of kinds of events; others are plain."""
 
 
+LONGEST_TEXT = 100
+"""Errors of collectives run over several lines; the logs have them whole."""
+
+
 def generation(number: int, first_number: int) -> int:
     """A generation's number for people: a run's first is 1, however large its number is."""
     return number - first_number + 1 if number >= first_number > 0 else number
@@ -68,9 +72,15 @@ def event_line(happened: Happened, began_s: float, first_number: int) -> Text:
     if happened.group:
         words.append(happened.group)
     if happened.text:
-        words.append(happened.text)
-    words += [f"{name} {_short(value)}" for name, value in happened.fields.items()]
+        words.append(_cut(happened.text))
+    words += [f"{name} {_short(value)}" for name, value in sorted(happened.fields.items()) if value]
     return Text("  ".join(words), style=STYLES.get(happened.kind, ""))
+
+
+def _cut(text: str) -> str:
+    """The first line of a text, and no more of it than a terminal has room for."""
+    line = text.partition("\n")[0]
+    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"
 
 
 def _short(value: str) -> str:

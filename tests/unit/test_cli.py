@@ -67,7 +67,8 @@ def test_what_stands_behind_two_dashes_is_the_users() -> None:
         (lambda: StatusCommand(lighthouse="127.0.0.1"), "host:port"),
         (lambda: RunCommand(groups=2, min_groups=3), "--min-groups 3 is above --groups 2"),
         (lambda: DemoCommand(groups=1), "others must survive"),
-        (lambda: DemoCommand(steps=5, kill_step=5), "--kill-step 5"),
+        (lambda: DemoCommand(kill_step=1), "--kill-step is 1"),
+        (lambda: DemoCommand(steps_after=0), "--steps-after is 0"),
     ],
 )
 def test_relations_are_checked_and_the_message_says_what_to_change(make: object, says: str) -> None:
