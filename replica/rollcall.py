@@ -230,7 +230,7 @@ def _norm(squares: Iterable[float], tokens: int) -> float:
 
 
 def _total(values: Sequence[float]) -> float:
-    """The sum, correctly rounded, so that no order of addition shows; inf (never NaN, which equals nothing) if not finite."""
+    """The sum, correctly rounded, so that no order of addition shows; inf where there is none (NaN equals nothing)."""
     try:
         total = math.fsum(values)
     except (OverflowError, ValueError):
