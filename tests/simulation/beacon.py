@@ -82,7 +82,6 @@ class Beacon:
             return
         if message is CLOSED:
             self._streams.pop(conn, None)
-            self._names.pop(conn, None)
             self.event(StreamEnded(conn=conn))
         elif isinstance(message, Hello):
             self.event(SaidHello(conn=conn, message=message))
@@ -130,6 +129,8 @@ class Beacon:
 
     def _named(self, event: Any) -> Event | None:
         """What the shell knows of a stream: who was welcomed on it. Nothing is heard of a stream before that."""
+        if isinstance(event, StreamEnded):
+            self._names.pop(event.conn, None)
         if not isinstance(event, _Raw):
             return event  # type: ignore[no-any-return]
         known = self._names.get(event.conn)
