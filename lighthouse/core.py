@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from lighthouse import core_change, core_heal, core_plan
 from lighthouse.core_evidence import forget
+from lighthouse.core_hello import without_conn
 from lighthouse.core_record import record
 from lighthouse.core_state import (
     Gen,
@@ -24,7 +25,7 @@ from lighthouse.core_state import (
     tell,
     with_,
 )
-from lighthouse.core_values import Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
+from lighthouse.core_values import CloseStream, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
 from lighthouse.names import natural_key
 from lighthouse.values import Leave, Role
 
@@ -139,6 +140,8 @@ def _judge_leases(state: RunState, now: float) -> RunState:
     for group in list(state.groups.values()):
         if clock >= group.heard_s + lease_s:
             state = tell(state, "lost", f"not heard of for {lease_s:g} s", group.name)
+            if group.conn:  # what comes on it is not heard any more: the group has to say hello again
+                state = emit(without_conn(state, group.conn), CloseStream(conn=group.conn))
             state = with_(forget(state, group, False, f"{group.name} was not heard of for {lease_s:g} s"), dirty=True)
     if state.current is not None and state.change is None and not state.trouble:
         state = _note_missing(state, state.current)
