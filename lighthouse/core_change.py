@@ -19,6 +19,7 @@ from lighthouse.core_state import (
     emit,
     holds_entry,
     in_grace,
+    is_member,
     is_over,
     member_group,
     new_gen,
@@ -102,19 +103,26 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = [g for g in reporters if not g.leaving and state.history.contains(g.report.version)]
+    reporters = [g for g in reporters if not (g.leaving or g.loading) and state.history.contains(g.report.version)]
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
     on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
     if newest == ROOT:
-        on = [g for g in on if g.digest == on[0].digest]
-    behind = [
-        g
-        for g in reporters
-        if g.report.version != newest and any(holds_entry(h.report, g.report.version, newest) for h in on)
-    ]
+        first = next((g for g in on if is_member(state.current, g)), on[0])
+        on = [g for g in on if g.digest == first.digest]
+    behind = [g for g in reporters if g.report.version != newest and _can_level(state, g, newest, on)]
     return Standing(version=newest, on=tuple(on), behind=tuple(behind))
+
+
+def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
+    """Whether an entry leads `group` to `newest`. A holder keeps it until all members have it, and for a joiner of its own.
+
+    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete.
+    """
+    member = any(is_member(gen, group) for gen in state.gens)
+    owed = {g.name for g in on if member or (group.caught and group.donor == g.name)}
+    return any(g.name in owed and holds_entry(g.report, group.report.version, newest) for g in on)
 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:

@@ -26,6 +26,7 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    loading: it was told to load over its weights, so what it reported before does not hold any more
     """
 
     name: str
@@ -42,6 +43,7 @@ class Group(Value, frozen=True):
     leaving: bool = False
     told_leave: bool = False
     caught: bool = False
+    loading: bool = False
     mismatched: bool = False
     opened: int = 0
     heal: int = 0

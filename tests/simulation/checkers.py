@@ -36,6 +36,7 @@ class Watch:
         self._world = world
         self.wrong: list[str] = []
         self.notes: deque[str] = deque(maxlen=4000)
+        self.commit_notes: deque[str] = deque(maxlen=60)
         self.weights_of: dict[Version, int] = {}
         self.cursor_of: dict[Version, int] = {ROOT: 0}
         self.rosters: dict[int, tuple[Any, ...]] = {}
@@ -96,7 +97,7 @@ class Watch:
         merged, who = entry.merged, f"{rank.group.label}.{rank.shard_rank}"
         start, end = merged.start, merged.end
         if rank.shard_rank == 0 and committed:
-            self.note(f"{who} commits {end} from {start}")
+            self.commit_notes.append(f"{self._world.engine.now:9.4f} {who} commits {end} from {start}")
         self._same(end, rank.weights, who)
         if self.cursor_of.setdefault(start, cursor) != cursor:
             self.broken(f"{who} starts {end} at slot {cursor}, others at {self.cursor_of[start]}")

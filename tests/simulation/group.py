@@ -106,7 +106,7 @@ class Group:
 
     def transfer_s(self) -> float:
         """How long an entry takes to arrive here."""
-        return self.world.engine.chance("transfers").uniform(0.005, 0.05)
+        return self.world.spec.slot_s * self.world.engine.chance("transfers").uniform(0.05, 0.4)
 
     @property
     def training(self) -> bool:

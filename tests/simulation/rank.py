@@ -404,6 +404,8 @@ class Rank:
     def _apply(self, entry: Entry, cursor: int, committed: bool) -> None:
         before = self.weights
         self.weights = self.world.weights.applied(before, entry.sum, entry.merged.skip)
+        if not committed:
+            self._release_log()
         self.log[entry.name.start] = entry
         self.sum.clear()
         self.stop = self.stop or entry.merged.stop
