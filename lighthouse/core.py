@@ -16,6 +16,7 @@ from lighthouse.core_state import (
     Gen,
     Group,
     RunState,
+    all_dead,
     change_group,
     emit,
     in_grace,
@@ -184,16 +185,12 @@ def _drain_idle(state: RunState) -> RunState:
 
 def _end_if_hopeless(state: RunState, now: float) -> RunState:
     """Ends a run that nobody can go on with, or that has held for longer than its patience."""
-    if state.hold is Hold.COLD_START and _all_gone(state):
+    if state.hold is Hold.COLD_START and all_dead(state):
         return _end(state, f"all live weights are gone (the run stood at step {state.newest.step}): restore is needed")
     patience_s = state.config.hold_patience_s
     if state.hold is not Hold.NONE and patience_s and now >= state.hold_since_s + patience_s:
         return _end(state, f"held for {patience_s:g} s, waiting for {state.hold_text}")
     return state
-
-
-def _all_gone(state: RunState) -> bool:
-    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
 
 
 def _end(state: RunState, reason: str) -> RunState:

@@ -15,6 +15,7 @@ from lighthouse.core_state import (
     Group,
     Roster,
     RunState,
+    all_dead,
     change_group,
     emit,
     holds_entry,
@@ -132,7 +133,8 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
     if fence:
         names = ", ".join(m.name for m in fence[0].roster[:8])
         return Hold.FENCE, f"one of {names}: none of them has abandoned generation {fence[0].number}"
-    if standing.version.step < state.newest.step - 1:
+    # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
+    if standing.version.step < state.newest.step - 1 and not all_dead(state):
         return (
             Hold.COLD_START,
             f"a group that has step {state.newest.step}: the others stand at {standing.version.step}",

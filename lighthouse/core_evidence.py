@@ -40,7 +40,8 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
     if report.abandoned < group.report.abandoned:
         return state
     stands = report.version.step >= 0
-    state = change_group(state, group, report=report, version=report.version, caught=group.caught and stands)
+    told = {"caught": group.caught and stands, "loading": group.loading and stands}
+    state = change_group(state, group, report=report, version=report.version, **told)
     for gen in state.gens:
         if not is_member(gen, group):
             continue

@@ -26,7 +26,7 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
-    loading: it was told to load over its weights, so what it reported before does not hold any more
+    loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
     name: str
@@ -197,6 +197,11 @@ def new_gen(number: int, roster: Roster) -> Gen:
 def is_member(gen: Gen | None, group: Group) -> bool:
     """Whether `group`, in its present incarnation, is in the roster of `gen`."""
     return gen is not None and gen.members.get(group.name) == group.incarnation
+
+
+def all_dead(state: RunState) -> bool:
+    """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
+    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
 
 
 def replace_gen(state: RunState, gen: Gen) -> RunState:
