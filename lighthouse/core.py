@@ -185,12 +185,20 @@ def _drain_idle(state: RunState) -> RunState:
 
 def _end_if_hopeless(state: RunState, now: float) -> RunState:
     """Ends a run that nobody can go on with, or that has held for longer than its patience."""
-    if state.hold is Hold.COLD_START and all_dead(state):
+    if state.hold is Hold.COLD_START and all_dead(state) and not _reports_due(state, now):
         return _end(state, f"all live weights are gone (the run stood at step {state.newest.step}): restore is needed")
     patience_s = state.config.hold_patience_s
     if state.hold is not Hold.NONE and patience_s and now >= state.hold_since_s + patience_s:
         return _end(state, f"held for {patience_s:g} s, waiting for {state.hold_text}")
     return state
+
+
+def _reports_due(state: RunState, now: float) -> bool:
+    """Whether somebody may still say that it stands in the history."""
+    change = state.change
+    if change is None or now >= change.until_s:
+        return False
+    return any(g.live and g.report.abandoned < change.number for g in state.groups.values())
 
 
 def _end(state: RunState, reason: str) -> RunState:

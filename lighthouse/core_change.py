@@ -116,6 +116,14 @@ def stand(state: RunState, number: int) -> Standing | None:
     return Standing(version=newest, on=tuple(on), behind=tuple(behind))
 
 
+def _is_beyond_root(state: RunState, standing: Standing) -> bool:
+    """Whether the run has, or may have, made steps that none of these groups with initial weights knows of."""
+    if state.history.base != ROOT or state.newest.step > 1:
+        return True
+    fresh = all(g.report.generation == 0 for g in standing.on)
+    return fresh and any(gen.recalled for gen in state.gens)
+
+
 def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
     """Whether an entry leads `group` to `newest`. A holder keeps it until all members have it, and for a joiner of its own.
 
@@ -128,7 +136,7 @@ def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
     fence = [g for g in state.gens if not g.left]
-    if standing is None or (standing.version == ROOT and state.history.base != ROOT):
+    if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
         return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
     if fence:
         names = ", ".join(m.name for m in fence[0].roster[:8])

@@ -31,6 +31,7 @@ from lighthouse.core_values import (
     Tick,
 )
 from lighthouse.values import (
+    Abandon,
     Beat,
     CaughtUp,
     Committed,
@@ -95,9 +96,9 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         if claim.number == last:
             gen = new_gen(claim.number, claim.roster)
             base = bases[claim.number]
-            gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor))
+            gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor, recalled=True))
         elif claim.number > last and claim.planned:
-            gens.append(new_gen(claim.number, claim.roster))
+            gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster), recalled=True))
     newest = bases[last].version if last else state.newest
     return with_(state, gens=tuple(gens) if last else (), newest=newest)
 
@@ -124,7 +125,7 @@ _FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
 def _message(state: RunState, group: Group, message: Up, now: float) -> RunState:
     match message:
         case Beat():
-            return change_group(state, group, version=message.version) if group.version != message.version else state
+            return _beat(state, group, message.version)
         case Report():
             return take_report(state, group, message)
         case Committed():
@@ -151,11 +152,19 @@ def _message(state: RunState, group: Group, message: Up, now: float) -> RunState
     return state
 
 
+def _beat(state: RunState, group: Group, version: Version) -> RunState:
+    if group.version == version:
+        return state
+    state = change_group(state, group, version=version)
+    if state.change is not None and group.caught:  # a joiner has moved on since it reported: it is asked again
+        state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
+    return state
+
+
 def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     if not group.caught:
         state = tell(state, "caught_up", "", group.name, step=version.step)
-    report = msgspec.structs.replace(group.report, version=version, answers=(), entries=())
-    return change_group(state, group, caught=True, loading=False, version=version, report=report, heal_failures=0)
+    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0)
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:

@@ -63,6 +63,7 @@ class Gen(Value, frozen=True):
     left: somebody of it has abandoned it for good; gone: names of members known to be dead, not merely lost
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
+    recalled: read from the store: how far it got before is not known
     """
 
     number: int
@@ -74,6 +75,7 @@ class Gen(Value, frozen=True):
     left: bool = False
     gone: frozenset[str] = frozenset()
     committed: bool = False
+    recalled: bool = False
 
 
 class Change(Value, frozen=True):

@@ -194,8 +194,6 @@ class Watch:
                 self.broken(f"generation {number} has bases {version} and {self.bases[number]}")
             if self.starts.get(number, version) != version:
                 self.broken(f"the base of {number} is {version}, but it was entered from {self.starts[number]}")
-            if version != ROOT and version not in self.weights_of:
-                self.broken(f"the base of {number} is {version}, which nobody has made")
 
     def told(self, event: Tell) -> None:
         self.told_kinds[event.kind] += 1

@@ -146,6 +146,8 @@ class Rank:
 
     def _continue(self) -> None:
         self.stopped = False
+        if not self.alive:
+            return
         wakes, self._wakes = self._wakes, []
         for act, *args in wakes:
             act(*args)

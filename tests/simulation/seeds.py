@@ -14,7 +14,8 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from random import Random
 
-from lighthouse.values import Role
+from lighthouse.core_values import Hold
+from lighthouse.values import ROOT, Role
 from simulation.checkers import Broken
 from simulation.faults import Faults, draw_spec
 from simulation.world import World
@@ -65,12 +66,20 @@ def recover(world: World) -> None:
     calm_since = world.engine.now
     while world.engine.now < deadline and world.watch.ended is None:
         world.run(0.5)
-        if not missing(world, calm_since):
+        if not missing(world, calm_since) or hopeless(world):
             return
     if world.watch.ended is None:
         lacks = missing(world, calm_since)
         world.watch.broken(f"not recovered {RECOVER_S:g} s after the last fault: {'; '.join(lacks)}")
         world.watch.raise_broken()
+
+
+def hopeless(world: World) -> bool:
+    """Whether the run rightly waits for an operator: it needs a cold start, and no live group has weights to go on from."""
+    holds = {b.state.hold for b in world.beacons}
+    if not holds <= {Hold.COLD_START, Hold.FENCE}:
+        return False
+    return not any(r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks)
 
 
 def missing(world: World, since_s: float) -> list[str]:
@@ -103,7 +112,7 @@ def missing(world: World, since_s: float) -> list[str]:
 
 def finish(world: World) -> None:
     """Promise: asked to stop, all finish at one version with equal weights and leave with success."""
-    if world.watch.ended is not None:
+    if world.watch.ended is not None or hopeless(world):
         return
     for group in world.groups.values():
         for rank in group.ranks:
