@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class Cluster:
         """Process ids of the ranks of a group that run, by shard_rank."""
         found = {}
         for pid, environ in _environments():
-            if environ.get("BELLROCK_GROUP") == name and environ.get("BELLROCK_TOKEN_FILE") == str(self.token_file):
+            if environ.get("BELLROCK_GROUP") == name and environ.get("E2E_FOLDER") == str(self.folder):
                 found[int(environ["BELLROCK_SHARD_RANK"])] = pid
         return found
 
@@ -97,7 +98,7 @@ class Cluster:
                 child.kill()
             child.wait()
         for pid, environ in _environments():
-            if environ.get("BELLROCK_TOKEN_FILE") == str(self.token_file):
+            if environ.get("E2E_FOLDER") == str(self.folder):
                 os.kill(pid, signal.SIGKILL)
 
     # ---- what can be seen ------------------------------------------------------------------------------------------
@@ -124,6 +125,24 @@ class Cluster:
         lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one may be half written
         return [json.loads(line) for line in lines]
 
+    def committed(self, name: str) -> int:
+        """Steps that the group has committed or applied, by its ledger."""
+        return sum(line["event"] in ("commit", "apply") for line in self.ledger(name.split()[0]))
+
+    def generations(self, name: str) -> list[int]:
+        """Generations that the group has entered, in order."""
+        return [line["generation"] for line in self.ledger(name) if line["event"] == "enter"]
+
+    def recomputed(self, name: str) -> list[tuple[int, int, int, int]]:
+        """(life, shard_rank, step, slot) of forward passes that a rank began a second time."""
+        begun = [line for line in self.ledger(name) if line["event"] == "slot" and line["mark"] == "begun"]
+        counts = Counter((line["life"], line["shard_rank"], line["step"], line["slot"]) for line in begun)
+        return [key for key, count in counts.items() if count > 1]
+
+    def lives(self, name: str, *, ended: bool = False) -> int:
+        """How often the group's agent has started its ranks; ended: how often it lost them."""
+        return self.log(name).count("group_lost") + (not ended)
+
     def until_contributing(self, name: str, life: int = 1, steps: int = 3) -> None:
         """Waits until the group (in its `life`-th life) has contributed to some steps."""
 
@@ -144,7 +163,7 @@ class Cluster:
         for name in names:
             assert self.wait_exit(name) == 0, self.logs()
         files = sorted(self.out.glob("*.npy"))
-        assert {path.name.split(".")[0] for path in files} == set(names), self.logs()
+        assert {path.name.split(".")[0] for path in files} == {name.split()[0] for name in names}, self.logs()
         weights = [numpy.load(path, allow_pickle=False) for path in files]
         for other in weights[1:]:
             numpy.testing.assert_array_equal(weights[0], other)
@@ -165,7 +184,7 @@ class Cluster:
         return "\n".join(f"---- {key}\n{self.log(key)[-4000:]}" for key in self._children)
 
     def _start(self, key: str, *arguments: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "E2E_FOLDER": str(self.folder)}
         with (self.folder / f"{key}.out").open("ab") as out:
             self._children[key] = subprocess.Popen(
                 [sys.executable, "-P", "-m", "trainer.cli", *arguments],
@@ -199,6 +218,14 @@ def check_consumed(ledgers: dict[str, list[dict[str, Any]]]) -> int:
         assert counted == list(range(SLOTS)), f"{version}: slots were not consumed exactly once: {dealt}"
         version = parent[version]
     return last[0]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there (and no zombie)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _free_port() -> int:

@@ -39,7 +39,12 @@ class Job:
         self.out = Path(flags.out)
 
     def observe(self, phase: str, step: int) -> None:
-        """Ends this rank if this is the moment that it was told."""
+        """Ends this rank if this is the moment that it was told; waits before a load while a file is there."""
+        if phase == "load" and self.flags.wait_at_load:
+            wait = Path(self.flags.wait_at_load)
+            wait.touch()
+            while wait.exists():
+                time.sleep(0.01)
         mine = self.group == self.flags.die_group and self.shard == self.flags.die_shard
         if not mine or phase != self.phase or step < self.die_step:
             return
@@ -121,6 +126,7 @@ def main() -> None:
     parser.add_argument("--die-group", default="")
     parser.add_argument("--die-shard", type=int, default=0)
     parser.add_argument("--raise-at", type=int, default=-1)
+    parser.add_argument("--wait-at-load", default="")
     parser.add_argument("--dump", action="store_true")
     parser.add_argument("--delay-s", type=float, default=0.0)
     Job(parser.parse_args()).run()
