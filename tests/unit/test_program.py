@@ -61,8 +61,15 @@ def listening(process: subprocess.Popen[str]) -> str:
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code, and what the program itself said was wrong.
+
+    gRPC writes to standard error too: a traceback of its own `_schedule_rpc_coro`, about once in 150 ends, when a call
+    is cancelled while its server shuts down. Every other traceback counts.
+    """
     _, errors = process.communicate(timeout=20)
-    return process.returncode, errors
+    if "Traceback" in errors and "_schedule_rpc_coro" not in errors:
+        return process.returncode, errors
+    return process.returncode, "".join(text + "\n" for text in errors.splitlines() if text.startswith("lighthouse:"))
 
 
 def test_it_says_where_it_listens_and_ends_on_sigterm(tmp_path: Path) -> None:
@@ -142,7 +149,7 @@ def test_what_cannot_be_started_says_why_and_exits_2(tmp_path: Path) -> None:
         with program(tmp_path / "a.db", port) as process:
             code, errors = outcome(process)
             assert code == 2
-            assert errors.endswith(
+            assert errors == (
                 f"lighthouse: cannot listen on 127.0.0.1:{port}: it is taken, or not an address of this host:"
                 " choose another\n"
             )
