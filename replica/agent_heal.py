@@ -221,7 +221,7 @@ def apply(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         return _stuck(put(state, held=(None,) * state.config.shards), f"the entry leads to {name.end}, not to {wanted}")
     effects.append(ToRanks(message=Apply(name=name, cursor=state.stand.cursor + merged.slots)))
     state = fresh_step(applied(state, merged), now)
-    if merged.switch >= state.floor and state.level is None:
+    if state.level is None:
         return _follow_switch(state, merged.switch, now, effects)
     return state
 

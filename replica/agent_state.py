@@ -255,15 +255,9 @@ def attached(state: AgentState) -> bool:
 
 
 def live(state: AgentState) -> bool:
-    """Whether a step is in work that this group may still commit."""
+    """Whether a step is in work that this group may still commit. A generation that failed here is abandoned too."""
     seat = state.seat
-    return (
-        seat.work is not None
-        and seat.generation >= state.floor
-        and not seat.failed
-        and state.ending is None
-        and attached(state)
-    )
+    return seat.work is not None and seat.generation >= state.floor and state.ending is None and attached(state)
 
 
 def welcomed(state: AgentState) -> bool:

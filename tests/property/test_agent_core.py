@@ -455,6 +455,6 @@ class Agent(Checked, RuleBasedStateMachine):
 
 
 Agent.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAgent = Agent.TestCase
