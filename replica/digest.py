@@ -50,7 +50,10 @@ def combined(parts: dict[str, int]) -> int:
 
 
 def tensor_digest(tensor: torch.Tensor) -> int:
-    """Unsigned 64-bit digest of the tensor's elements in logical order, its dtype and its shape."""
+    """Unsigned 64-bit digest of the tensor's elements in logical order, its dtype and its shape.
+
+    A tensor that is not contiguous is copied as a whole for a moment; local shards are contiguous as a rule.
+    """
     with torch.no_grad():
         plain = tensor.detach().resolve_conj().resolve_neg()
         total = _sum(plain if plain.is_contiguous() else plain.contiguous())

@@ -114,9 +114,8 @@ def main() -> None:
     donor.start()
     try:
         address, port, size, cold_s, staged_s, expected = ours.recv()
-        print(
-            f"{size / 1e6:.0f} MB; staging {size / cold_s / 1e9:.2f} GB/s, into room made ahead {size / staged_s / 1e9:.2f}"
-        )
+        cold, ahead = size / cold_s / 1e9, size / staged_s / 1e9
+        print(f"{size / 1e6:.0f} MB; staging {cold:.2f} GB/s, into room made ahead {ahead:.2f} GB/s")
         state = build(options.mb, filled=False)
         like = entry_like(options.mb)
         entry_bytes = sum(bucket.nbytes for bucket in like)

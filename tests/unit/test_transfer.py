@@ -90,9 +90,12 @@ class Proxy:
                     spoil(at, content)
                 at += len(content)
                 sink.sendall(content)
-            sink.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+        finally:
+            for end in (source, sink):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -249,15 +252,24 @@ def test_a_source_that_errs_again_is_given_up_for_another() -> None:
 
 def test_a_donor_that_dies_in_the_middle_is_replaced_by_the_other() -> None:
     donor, joiner = state(1, trained=True), state(2)
-    with served(donor) as one, served(donor) as two:
+    died = threading.Event()
 
-        def die(at: int, content: bytearray) -> None:
-            if at > 60_000:
-                raise OSError("cut")
+    def die(at: int, content: bytearray) -> None:
+        if at > 60_000:
+            died.set()
+            raise OSError("cut")
 
-        with spoiled(one.address, die) as address:
-            load_snapshot([address, two.address], 7, joiner, TOKEN, limits=QUICK)
-    assert digest(joiner) == digest(donor)
+    def wait(at: int, content: bytearray) -> None:
+        if at > 30_000:
+            died.wait(DEADLINE_S)
+
+    patient = TransferLimits(links=1, stall_s=DEADLINE_S, hurry_s=100.0)
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(served(donor)) for _ in range(2))
+        dying = stack.enter_context(spoiled(one.address, die))
+        waiting = stack.enter_context(spoiled(two.address, wait))
+        load_snapshot([dying, waiting], 7, joiner, TOKEN, limits=patient)
+    assert died.is_set() and digest(joiner) == digest(donor)
 
 
 def trickling(snapshot: Snapshot, drop_s: float) -> tuple[str, Callable[[], None]]:
@@ -445,19 +457,22 @@ def test_closing_ends_threads_sockets_and_waits() -> None:
         load_snapshot([server.address], 9, state(2), TOKEN)
 
 
-def test_descriptors_are_made_under_the_lock() -> None:
+@pytest.mark.parametrize("side", ["source", "joiner"])
+def test_descriptors_are_made_under_the_lock(side: str) -> None:
     lock = threading.Lock()
     donor, joiner = state(1, trained=True), state(2)
-    with served(donor, lock=lock) as server:
-        lock.acquire()
-        done: list[object] = []
-        thread = threading.Thread(
-            target=lambda: done.append(load_snapshot([server.address], 7, joiner, TOKEN, lock=lock))
-        )
-        thread.start()
-        thread.join(0.3)
-        assert not done
-        lock.release()
+    done: list[object] = []
+    with served(donor, lock=lock if side == "source" else None) as server:
+
+        def load() -> None:
+            used = lock if side == "joiner" else None
+            done.append(load_snapshot([server.address], 7, joiner, TOKEN, lock=used))
+
+        thread = threading.Thread(target=load)
+        with lock:
+            thread.start()
+            thread.join(0.3)
+            assert not done
         thread.join(DEADLINE_S)
         assert done
 
@@ -603,7 +618,7 @@ def test_a_joiner_needs_no_second_copy() -> None:
     process = context.Process(target=_donor, args=(theirs,))
     process.start()
     try:
-        assert ours.poll(60)
+        assert ours.poll(100)
         address, expected = ours.recv()
         joiner = state(2, width=1500)
         weights = sum(tensor.nbytes for tensor in joiner.flatten()[0].values())
