@@ -114,7 +114,9 @@ class Step:
             self._in_hand = True
             yield self._slot(0 if upcoming == REHEARSAL else upcoming)
             if self._in_hand:
-                raise MisuseError(f"slot {upcoming} was left out: call step.backward(loss_sum, tokens) once for each slot")
+                raise MisuseError(
+                    f"slot {upcoming} was left out: call step.backward(loss_sum, tokens) once for each slot"
+                )
             upcoming = next(self._slots, None)
         self._ended = True
 
@@ -149,8 +151,8 @@ class Step:
 class Replica:
     """This rank's part in a run.
 
-    model, optimizer, scheduler: the training state, with `extras` (anything with state_dict and load_state_dict) beside;
-    wrap the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
+    model, optimizer, scheduler: the training state, with `extras` (what has state_dict and load_state_dict) beside; wrap
+    the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
     slots, slot_size: microbatches in a step over all groups, and samples in one (divisible by the shards)
     seed: of data order and of randomness in compute; steps: the run ends after so many
     dataset_length: samples in the data set, for `Slot.samples`; data: any text that must be equal in all groups
@@ -244,7 +246,7 @@ class Replica:
         self._save = True
 
     def steps(self) -> Iterator[Step]:
-        """The steps of the run, until it ends or this group leaves. Raises LeaveError where it leaves without success."""
+        """The steps of the run, until it ends or this group leaves. Raises LeaveError if it leaves without success."""
         if self._began:
             raise MisuseError("Replica.steps() is called once")
         self._began = True

@@ -163,7 +163,7 @@ class StepLoop:
         self._mark(MarkKind.SLOT_DONE, slot)
 
     def settle(self) -> Merged | None:
-        """Carries out the verdict that ended the step: the merged roll call of what was applied, or None. Raises LeaveError."""
+        """Carries out the verdict that ended the step: the roll call of what was applied, or None. Raises LeaveError."""
         verdict, self._verdict = self._verdict, None
         if isinstance(verdict, Commit):
             return self._commit(verdict)
@@ -234,9 +234,7 @@ class StepLoop:
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
         self._parts.link.say(
-            RollCall(
-                generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes()
-            )
+            RollCall(generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes())
         )
         self._parts.communicators.close_below(work.generation)
 
@@ -356,10 +354,8 @@ def check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
     """Raises MisuseError where `step.backward` was given something else than a loss and a count."""
     if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1 or not loss_sum.requires_grad:
         raise MisuseError(
-            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one element "
-            "that requires a gradient"
+            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one "
+            "element that requires a gradient"
         )
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
         raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")
-
-

@@ -367,9 +367,10 @@ class Fleet:
 
     def finish(self) -> None:
         """Waits until every group that lives has left, and its processes ended."""
-        alive = [g for g in self.groups.values() if not g.dead]
-        self.until(lambda: all(g.left for g in alive if not g.dead))
-        for group in alive:
+        self.until(lambda: all(g.left for g in self.groups.values() if not g.dead))
+        for group in self.groups.values():
+            if group.dead:
+                continue
             for process in group.processes:
                 process.join(30)
                 assert process.exitcode == 0, self.story()
