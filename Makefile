@@ -21,9 +21,11 @@ types: $(INSTALLED)
 	$(VENV)/bin/mypy
 
 # Writes the checked-in protobuf stubs anew from proto/; tests/test_stubs.py proves that they are fresh.
+PROTOS := $(sort $(wildcard proto/*/*.proto))
+SERVICES := $(shell grep -l '^service ' $(PROTOS))
 stubs: $(INSTALLED)
-	$(VENV)/bin/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. \
-		proto/lighthouse/wire.proto proto/replica/wire.proto
+	$(VENV)/bin/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. $(PROTOS)
+	$(VENV)/bin/python -m grpc_tools.protoc -Iproto --grpc_python_out=. $(SERVICES)
 
 # The stamp is written last: an installation that broke off is done again, a whole one is not.
 $(INSTALLED): pyproject.toml constraints.txt

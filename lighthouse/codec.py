@@ -33,7 +33,7 @@ def check(value: type[Any], message: type[Proto]) -> None:
 
 
 @cache
-def _plan(value: type[Any], message: type[Proto]) -> tuple[tuple[str, Convert, Convert], ...]:
+def _plan(value: Any, message: Any) -> tuple[tuple[str, Convert, Convert], ...]:
     hints = get_type_hints(value)
     ours = [f.name for f in msgspec.structs.fields(value)]
     theirs = {f.name: f for f in message.DESCRIPTOR.fields}
@@ -71,7 +71,8 @@ class Envelope:
         values = {v.__name__: v for v in get_args(union)}
         self._by_field: dict[str, type[Any]] = {}
         self._by_value: dict[type[Any], tuple[str, type[Proto]]] = {}
-        for field in message.DESCRIPTOR.oneofs_by_name["body"].fields:
+        fields: Any = message.DESCRIPTOR.oneofs_by_name["body"].fields
+        for field in fields:
             inner = field.message_type._concrete_class
             value = values.pop(field.message_type.name)
             check(value, inner)

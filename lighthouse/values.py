@@ -50,6 +50,7 @@ class Member(Value, frozen=True):
     name: str
     incarnation: int
     role: Role
+    host: str = ""
 
 
 class RosterChange(Value, frozen=True):

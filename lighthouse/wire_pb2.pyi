@@ -15,14 +15,16 @@ class Version(_message.Message):
     def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "incarnation", "role")
+    __slots__ = ("name", "incarnation", "role", "host")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     role: str
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[str] = ...) -> None: ...
+    host: str
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class RosterChange(_message.Message):
     __slots__ = ("previous", "left", "joined")

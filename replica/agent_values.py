@@ -172,13 +172,15 @@ class CloseSession(Message, frozen=True):
 class Ledger(Message, frozen=True):
     """Append one line to the group's ledger. Lines are what tests and people count from:
 
-    event "slot": `slot` of `step` begun or done (`mark`) by `shard_rank`, in `generation`, `life`; `cursor`: the slot's
-    place in the run's order
-    event "commit": the step was committed here: `step` made, `generation`, `from_step`, `from_generation`, `cursor` of the
-    step, `slots` that this group summed, `loss` (sum over the step), `tokens`, `skipped` (0 or 1)
-    event "apply": the same for an entry that was applied (no slots)
-    event "load": the group stands on `step`, `generation`, `cursor` by heal `heal`
-    event "enter": `generation` entered from the version `step`, `from_generation`
+    event "slot": `slot` of the step after `step` begun or done (`mark`) by `shard_rank`, in `generation`; `cursor`: the
+    slot's place in the run's order, -1 if the group is past that step
+    event "commit": a step was committed here: it made (`step`, `generation`) from (`from_step`, `from_generation`);
+    `cursor`: its first slot in the run's order; `slots` that this group summed; `loss` (sum over the step), `tokens`,
+    `skipped` (0 or 1)
+    event "apply": the same for an entry that was applied (no `slots`)
+    event "load": the group stands on (`step`, `generation`) and `cursor` by heal `heal`
+    event "enter": `generation` entered from (`step`, `from_generation`), with `slots` to sum first
+    each with `life`
     """
 
     line: LedgerLine

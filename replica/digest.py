@@ -1,22 +1,116 @@
-"""Weight digests (DESIGN §6.5)."""
+"""Weight digests: one 64-bit value that tells whether two shards hold the same training state.
+
+A tensor's bytes are read as 64-bit words w_i (the last one filled up with zeros), and its digest is the sum of
+mix(w_i) x odd multiplier(i) mod 2^64. Multiplying by an odd number loses nothing, so any single changed word changes
+the sum; the multiplier depends on the position, so moved, swapped or permuted pieces do too. `mix` folds the high half
+of a word into the low one first (it can be undone, so it loses nothing either): without it two words that differ only
+in their top bit, a sign, could change places unseen, since odd multipliers differ by even numbers. Sums of integers do
+not depend on the order of adding, so neither threads nor kernels matter.
+
+The multiplier of word j of block k is TABLE[j] x FACTOR[k], both from splitmix64, so that no large temporary is made.
+"""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
 
+import numpy as np
+import torch
+import xxhash
+
+from replica.manifest import flat_bytes
+from replica.plain import canonical
 from replica.state import TrainingState
+
+_MASK = (1 << 64) - 1
+_BLOCK = 1 << 16
+"""Words of a block: 512 KiB, so that what a block needs stays in a core's cache."""
+_ROWS = 64
+"""Blocks that a device works on at once."""
 
 
 def digest(state: TrainingState) -> int:
-    """One unsigned 64-bit value over all tensors and scalars of this shard. Reads, never writes."""
-    raise NotImplementedError
+    """One unsigned 64-bit value over all tensors and scalars of this shard. Reads, never writes. Between steps only."""
+    return combined(digests(state))
 
 
 def digests(state: TrainingState) -> dict[str, int]:
     """By tensor name (and "scalars"): what `digest` is made of, to name what differs."""
-    raise NotImplementedError
+    tensors, scalars = state.flatten()
+    parts = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+    parts["scalars"] = xxhash.xxh3_64_intdigest(canonical(scalars))
+    return parts
+
+
+def combined(parts: dict[str, int]) -> int:
+    """The digest of a state whose parts have these digests, whatever their order."""
+    return _wrapped(_splitmix(part ^ xxhash.xxh3_64_intdigest(name.encode())) for name, part in parts.items())
 
 
 def tensor_digest(tensor: torch.Tensor) -> int:
-    """Unsigned 64-bit digest of the tensor's elements in logical order; equal bits and order, equal digest."""
-    raise NotImplementedError
+    """Unsigned 64-bit digest of the tensor's elements in logical order, its dtype and its shape."""
+    with torch.no_grad():
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        total = _sum(plain if plain.is_contiguous() else plain.contiguous())
+    label = f"{tensor.dtype} {tuple(tensor.shape)}"
+    return _wrapped((total, _splitmix(xxhash.xxh3_64_intdigest(label.encode()))))
+
+
+def _sum(tensor: torch.Tensor) -> int:
+    content = flat_bytes(tensor)
+    step = _BLOCK * 8 * (1 if tensor.device.type == "cpu" else _ROWS)
+    scratch = torch.empty(min(step, -(-content.numel() // 8) * 8) // 8, dtype=torch.int64, device=tensor.device)
+    dots: list[torch.Tensor] = []
+    for start in range(0, content.numel(), step):
+        words = _words(content[start : start + step])
+        dots.extend(_dots(words, scratch[: words.numel()]))
+    if not dots:
+        return 0
+    return _wrapped(dot * _factor(k) for k, dot in enumerate(torch.stack(dots).cpu().tolist()))
+
+
+def _words(content: torch.Tensor) -> torch.Tensor:
+    """The bytes as int64 words: the same memory where it is aligned, else a copy filled up with zeros."""
+    if content.numel() % 8 == 0 and content.storage_offset() % 8 == 0:
+        return content.view(torch.int64)
+    padded = content.new_zeros(-(-content.numel() // 8) * 8)
+    padded[: content.numel()].copy_(content)
+    return padded.view(torch.int64)
+
+
+def _dots(words: torch.Tensor, scratch: torch.Tensor) -> list[torch.Tensor]:
+    """By block: the sum of mix(word) x table, mod 2^64, as a 0-dim tensor."""
+    table = _table(words.device)
+    torch.bitwise_right_shift(words, 33, out=scratch)
+    scratch.bitwise_and_(0x7FFFFFFF).bitwise_xor_(words)
+    if words.device.type == "cpu":
+        return [torch.dot(scratch, table[: words.numel()])]
+    return [(block * table[: block.numel()]).sum() for block in torch.split(scratch, _BLOCK)]
+
+
+@cache
+def _table(device: torch.device) -> torch.Tensor:
+    odd = _splitmix(np.arange(_BLOCK, dtype=np.uint64)) | np.uint64(1)
+    return torch.from_numpy(odd.view(np.int64)).to(device)
+
+
+@cache
+def _factor(block: int) -> int:
+    return int(_splitmix(~block & _MASK) | 1)
+
+
+def _splitmix(value: Any) -> Any:
+    """Steele, Lea and Flood's splitmix64 finaliser: unsigned 64-bit in and out, one to one. Ints or uint64 arrays."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _wrapped(values: Iterable[int]) -> int:
+    total = 0
+    for value in values:
+        total = (total + value) & _MASK
+    return total

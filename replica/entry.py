@@ -220,9 +220,7 @@ class EntryLog:
 
     # ---- with the lock held ----------------------------------------------------------------------------------------
 
-    def _wait(
-        self, version: Version, heal: int, wait_s: float, gone: Callable[[], bool] | None
-    ) -> _Kept | Answer:
+    def _wait(self, version: Version, heal: int, wait_s: float, gone: Callable[[], bool] | None) -> _Kept | Answer:
         until = time.monotonic() + wait_s
         while True:
             found = self._look(version, heal)

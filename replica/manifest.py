@@ -1,15 +1,28 @@
-"""What there is to transfer: tensors packed one after another into one run of bytes, cut into chunks."""
+"""What there is to transfer: tensors packed one after another into one run of bytes, cut into chunks.
+
+Both sides lay tensors out in the same order without gaps, so that chunk i is the same bytes of the run everywhere,
+and many small tensors travel in one chunk without being copied together: `Segments` gives the pieces of memory that a
+span of the run lies in.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import torch
+
 from lighthouse.values import Value
+from replica.plain import dtype_named
+
+__all__ = ["Chunks", "Segments", "TensorSpec", "byte_view", "dtype_named", "flat_bytes", "is_direct", "pack"]
 
 
 class TensorSpec(Value, frozen=True):
     """One tensor of a manifest: its *local* shape, and where its bytes start in the packed run.
 
-    dtype: torch's name without "torch."; sharded: a DTensor's local shard; on_host: lives in host memory though the
-    model lives on a device
+    dtype: torch's name without "torch."; sharded: a DTensor's local shard
+    on_host: lies in host memory though its parameter is on a device
     """
 
     name: str
@@ -17,4 +30,104 @@ class TensorSpec(Value, frozen=True):
     shape: tuple[int, ...]
     offset: int
     sharded: bool = False
-    on_host: bool = True
+    on_host: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensor. Raises ValueError if this torch does not know the dtype."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count * dtype_named(self.dtype).itemsize
+
+
+class Chunks(Value, frozen=True):
+    """How a run of `total` bytes is cut: chunk i is bytes [i * size, (i + 1) * size), the last one shorter."""
+
+    total: int
+    size: int
+
+    @property
+    def count(self) -> int:
+        """How many chunks there are."""
+        return -(-self.total // self.size)
+
+    def span(self, chunk: int) -> tuple[int, int]:
+        """First byte of a chunk, and the byte behind its last."""
+        return chunk * self.size, min((chunk + 1) * self.size, self.total)
+
+    def stripe(self, part: int, of: int) -> tuple[int, int]:
+        """First chunk of part `part` of `of` even contiguous parts, and the chunk behind its last."""
+        return part * self.count // of, (part + 1) * self.count // of
+
+
+def pack(
+    tensors: Iterable[tuple[str, torch.Tensor]], sharded: frozenset[str], on_host: frozenset[str]
+) -> tuple[TensorSpec, ...]:
+    """Lays tensors out in the given order. sharded, on_host: names of which that is true."""
+    specs = []
+    offset = 0
+    for name, tensor in tensors:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        spec = TensorSpec(
+            name=name,
+            dtype=dtype,
+            shape=tuple(tensor.shape),
+            offset=offset,
+            sharded=name in sharded,
+            on_host=name in on_host,
+        )
+        specs.append(spec)
+        offset += spec.bytes
+    return tuple(specs)
+
+
+def packed_bytes(specs: Sequence[TensorSpec]) -> int:
+    """Bytes of the whole run. Raises ValueError if the tensors do not lie one after another, or appear twice."""
+    offset = 0
+    seen = set()
+    for spec in specs:
+        if spec.offset != offset or min(spec.shape, default=0) < 0 or spec.name in seen:
+            raise ValueError(
+                f"manifest: {spec.name!r} with shape {spec.shape} at byte {spec.offset}, expected {offset}"
+            )
+        seen.add(spec.name)
+        offset += spec.bytes
+    return offset
+
+
+def is_direct(tensor: torch.Tensor) -> bool:
+    """Whether bytes can be read from and written to the tensor's memory in logical order: host, contiguous, plain."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory as uint8[bytes], on its device."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def byte_view(tensor: torch.Tensor) -> memoryview:
+    """The memory of a direct tensor, writable. It stays valid while the view lives."""
+    return memoryview(flat_bytes(tensor).numpy().data)
+
+
+class Segments:
+    """Pieces of memory by where they lie in a packed run; there may be holes."""
+
+    def __init__(self, pieces: Iterable[tuple[int, memoryview]]) -> None:
+        ordered = sorted(((start, view) for start, view in pieces if len(view)), key=lambda piece: piece[0])
+        self._starts = [start for start, _ in ordered]
+        self._views = [view for _, view in ordered]
+
+    def views(self, start: int, end: int) -> list[memoryview]:
+        """The memory of bytes [start, end) of the run, in order, not copied. Raises LookupError at a hole."""
+        found = []
+        at = max(bisect_right(self._starts, start) - 1, 0)
+        while start < end:
+            if at >= len(self._starts) or not self._starts[at] <= start < self._starts[at] + len(self._views[at]):
+                raise LookupError(f"byte {start} of the run is not held")
+            view = self._views[at][start - self._starts[at] : end - self._starts[at]]
+            found.append(view)
+            start += len(view)
+            at += 1
+        return found

@@ -1,30 +1,38 @@
-"""Fetches entries and loads snapshots from the weight servers of other groups."""
+"""Fetches entries and loads snapshots from the weight servers of other groups.
+
+All sources are asked at once, each over a link or two with a thread each. The first offer fixes the manifest; whoever
+offers the same works along, taking chunks from one queue, so that a fast source does more and a striped one what it
+has. A chunk whose hash is wrong is asked of the same source once more; a source that errs twice, stalls or dies is
+given up and its chunks go back to the queue.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from lighthouse.values import Version
-from replica.entry import Entry
-from replica.state import TrainingState
+from replica.entry import Answer, Entry
+from replica.manifest import Chunks, TensorSpec, packed_bytes
+from replica.plain import loads
+from replica.state import StateMismatch, TrainingState
+from replica.transfer_landing import Landing
 from replica.transfer_limits import TransferLimits
+from replica.transfer_link import MANIFEST_BYTES, Link, LinkLost, connect, prove_as_joiner
+from replica.transfer_values import AskEntry, AskSnapshot, Denied, HeldRange, OfferEntry, OfferSnapshot
+from replica.transfer_work import FellBehind, TransferFailed, TransferWork, Worker, WrongState
 
+__all__ = ["FellBehind", "LoadedSnapshot", "TransferFailed", "WrongState", "fetch_entry", "load_snapshot"]
 
-class TransferFailed(Exception):
-    """No source could give what was asked; the text has the reason of each. Another source or a newer heal may help."""
-
-
-class FellBehind(TransferFailed):
-    """The sources have gone past what was asked, or stand on another history: a newer snapshot is needed."""
-
-
-class WrongState(TransferFailed):
-    """What the source offers does not fit this model; the text names the field and both values."""
+_AHEAD = 2
+"""Chunks asked for ahead of the one being received, so that the source never waits for us."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +65,38 @@ def fetch_entry(
     buffers: gives tensors of that layout to receive into (`log.reuse() or new ones`); default: new ones like `like`
     Raises TransferFailed, FellBehind, WrongState. Blocks; call it from a thread of its own.
     """
-    raise NotImplementedError
+    received: list[torch.Tensor] = []
+
+    def land(offer: OfferEntry) -> Landing:
+        if offer.name.start != version or offer.merged.start != version or offer.merged.end != offer.name.end:
+            raise WrongState(
+                f"the entry offered goes from {offer.name.start} to {offer.name.end}, asked from {version}"
+            )
+        _check_run(offer.tensors, offer.chunks)
+        theirs = [(spec.dtype, spec.shape) for spec in offer.tensors]
+        ours = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in like]
+        if theirs and theirs != ours:
+            raise WrongState(f"the bucket layout of the source is {theirs}, here {ours}")
+        if theirs:
+            received.extend(buffers() if buffers else (torch.empty(t.shape, dtype=t.dtype) for t in like))
+        return Landing(offer.tensors, offer.chunks, {s.name: t for s, t in zip(offer.tensors, received, strict=True)})
+
+    limits = limits or TransferLimits()
+    work: TransferWork[OfferEntry] = TransferWork(len(sources), land, _differing, None, limits.hurry_s)
+    gather = _Gather(work, token, limits, lock or nullcontext())
+    ask = AskEntry(heal=heal, version=version, wait_s=wait_s)
+    if not gather.run(sources, 1, ask, wait_s + limits.stall_s):
+        if work.unfit:
+            raise WrongState(gather.why())
+        if gather.kinds & {Answer.GONE.value, Answer.BEHIND.value}:
+            raise FellBehind(f"no source has the entry that starts at {version}: {gather.why()}")
+        if Answer.NOT_YET.value in gather.kinds:
+            return None
+        raise TransferFailed(f"no source gave the entry that starts at {version}: {gather.why()}")
+    offer = work.offer
+    assert offer is not None
+    presence = tuple(bool(bit) for bit in offer.presence)
+    return Entry(name=offer.name, merged=offer.merged, presence=presence, buckets=tuple(received))
 
 
 def load_snapshot(
@@ -76,4 +115,157 @@ def load_snapshot(
     progress: called with (bytes verified so far, bytes in all), from any thread, at most once a chunk
     Raises TransferFailed (or WrongState); then `state.usable` is False unless nothing was written yet: start over.
     """
-    raise NotImplementedError
+    began = time.monotonic()
+
+    def land(offer: OfferSnapshot) -> Landing:
+        if offer.heal != heal:
+            raise WrongState(f"the snapshot offered is of heal {offer.heal}, asked for {heal}")
+        _check_run(offer.tensors, offer.chunks)
+        try:
+            targets = state.prepare(offer.tensors, loads(offer.scalars))
+        except (StateMismatch, ValueError, KeyError, TypeError) as error:
+            raise WrongState(f"the snapshot of heal {heal} does not fit: {error}") from error
+        return Landing(offer.tensors, offer.chunks, targets)
+
+    limits = limits or TransferLimits()
+    links = len(sources) * limits.links
+    work: TransferWork[OfferSnapshot] = TransferWork(links, land, _differing, progress, limits.hurry_s)
+    gather = _Gather(work, token, limits, lock or nullcontext())
+    if not gather.run(sources, limits.links, AskSnapshot(heal=heal, wait_s=wait_s), wait_s + limits.stall_s):
+        error_type = WrongState if work.unfit else TransferFailed
+        raise error_type(f"snapshot of heal {heal} was not loaded: {gather.why()}")
+    offer = work.offer
+    assert offer is not None
+    try:
+        state.finish()
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise WrongState(f"the snapshot of heal {heal} was refused by the training state: {error}") from error
+    return LoadedSnapshot(
+        version=offer.version,
+        cursor=offer.cursor,
+        stop=offer.stop,
+        bytes=offer.chunks.total,
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Gather:
+    """The threads of one transfer."""
+
+    def __init__(
+        self, work: TransferWork[Any], token: bytes, limits: TransferLimits, lock: AbstractContextManager[Any]
+    ) -> None:
+        self.limits = limits
+        self.kinds: set[str] = set()
+        self._work = work
+        self._token = token
+        self._lock = lock
+        self._guard = threading.Lock()
+        self._open: set[Link] = set()
+        self._over = False
+
+    def run(self, sources: Sequence[str], links: int, ask: AskEntry | AskSnapshot, patience_s: float) -> bool:
+        """Whether everything asked for has landed. No thread of it touches the landing any more afterwards."""
+        threads = [
+            threading.Thread(target=self._link, args=(source, ask, patience_s), name="fetch", daemon=True)
+            for source in sources
+            for _ in range(links)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            return self._work.outcome()
+        finally:
+            with self._guard:
+                self._over = True
+                for link in self._open:
+                    link.cut()
+
+    def why(self) -> str:
+        """The reasons of all links, each once."""
+        return "; ".join(dict.fromkeys(self._work.reasons)) or "there are no sources"
+
+    def _link(self, source: str, ask: AskEntry | AskSnapshot, patience_s: float) -> None:
+        reason = f"{source}: the thread of this link failed"
+        link = None
+        try:
+            link = connect(source, self.limits.connect_s, self.limits.handshake_s, self._lock)
+            with self._guard:
+                if self._over:
+                    link.cut()
+                self._open.add(link)
+            prove_as_joiner(link, self._token)
+            self._ask(link, source, ask, patience_s)
+            reason = ""
+        except LinkLost as error:
+            reason = f"{source}: {error}"
+        finally:
+            if link is not None:
+                with self._guard:
+                    self._open.discard(link)
+                    link.close()
+            self._work.ended(reason)
+
+    def _ask(self, link: Link, source: str, ask: AskEntry | AskSnapshot, patience_s: float) -> None:
+        link.patience(patience_s, patience_s)
+        link.say_as_joiner(ask)
+        offer = link.hear_source(MANIFEST_BYTES)
+        link.patience(self.limits.stall_s, self.limits.stall_s)
+        if isinstance(offer, Denied):
+            self.kinds.add(offer.kind)
+            raise LinkLost(offer.reason)
+        if not isinstance(offer, OfferEntry | OfferSnapshot) or isinstance(offer, OfferEntry) is not isinstance(
+            ask, AskEntry
+        ):
+            raise LinkLost(f"the source answered with {type(offer).__name__}")
+        difference = self._work.agree(offer, offer.chunks)
+        if difference:
+            raise LinkLost(difference)
+        held = offer.held if isinstance(offer, OfferSnapshot) else (HeldRange(first=0, end=offer.chunks.count),)
+        ranges = tuple((each.first, each.end) for each in held)
+        self._fetch(link, Worker(source=source, held=ranges, cut=link.cut))
+
+    def _fetch(self, link: Link, worker: Worker) -> None:
+        work, landing = self._work, self._work.landing
+        assert landing is not None
+        asked: deque[int] = deque()
+        wrong: set[int] = set()
+        try:
+            while True:
+                while len(asked) <= _AHEAD and (chunk := work.take(worker, wait=not asked)) is not None:
+                    asked.append(chunk)
+                    link.want(chunk)
+                if not asked:
+                    return
+                chunk = asked[0]
+                if link.receive_chunk(chunk, landing.views(chunk)):
+                    work.verified(chunk)
+                    asked.popleft()
+                    work.report()
+                elif chunk in wrong:
+                    raise LinkLost(f"chunk {chunk} came twice with a wrong hash")
+                else:
+                    wrong.add(chunk)
+                    asked.rotate(-1)
+                    link.want(chunk)
+        finally:
+            work.give_back(list(asked))
+
+
+def _check_run(tensors: tuple[TensorSpec, ...], chunks: Chunks) -> None:
+    try:
+        total = packed_bytes(tensors)
+    except (ValueError, AttributeError) as error:
+        raise WrongState(f"the manifest cannot be used: {error}") from error
+    if total != chunks.total or not 0 < chunks.size < 1 << 31:
+        raise WrongState(f"the manifest's chunks {chunks} do not make its {total} bytes")
+
+
+def _differing(first: Any, other: Any) -> str:
+    """The first field in which two offers of what should be the same thing differ."""
+    for field in first.__struct_fields__:
+        ours, theirs = getattr(first, field), getattr(other, field)
+        if field != "held" and ours != theirs:
+            shown = (repr(theirs)[:100], repr(ours)[:100])
+            return f"its {field} is {shown[0]}, another source's {shown[1]}"
+    return ""

@@ -12,12 +12,32 @@ class TransferLimits:
     connect_s: float = 5.0
     """A source that has not accepted a connection by then is not used."""
     handshake_s: float = 5.0
-    """Both sides have proved the token by then, or the connection ends."""
+    """Each message of the proof of the token has come by then, or the connection ends."""
     stall_s: float = 10.0
-    """A piece (256 KiB) that has not moved by then ends the connection: donor too slow, or reader too slow."""
-    connections: int = 16
-    """Authenticated connections that a server serves at once; strangers have a pool of their own of this size."""
+    """A piece (at most 1 MiB) that has not moved by then ends the connection: donor too slow, or reader too slow."""
+    idle_s: float = 60.0
+    """A joiner that asks for nothing for this long is dropped; two stalls at least, since it may wait for others."""
+    hurry_s: float = 2.0
+    """A chunk that a source is busy with for this long is asked of another source that has nothing else to do."""
+    connections: int = 32
+    """Connections that a server serves at once; strangers have a pool of their own of this size."""
     links: int = 2
-    """Connections that a joiner opens to each source."""
-    chunk_bytes: int = 4 << 20
-    """Bytes that are verified and, when wrong, asked for again as one."""
+    """Connections that a joiner opens to each source of a snapshot."""
+    wait_limit_s: float = 600.0
+    """A server does not let anybody wait longer than this for an entry or a snapshot."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "connect_s",
+            "handshake_s",
+            "stall_s",
+            "idle_s",
+            "hurry_s",
+            "connections",
+            "links",
+            "wait_limit_s",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.idle_s < 2 * self.stall_s:
+            raise ValueError(f"idle_s is {self.idle_s}; it must be at least twice stall_s, {2 * self.stall_s}")

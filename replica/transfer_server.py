@@ -1,13 +1,34 @@
-"""Serves this rank's entries and staged snapshots to joiners and to members one step behind."""
+"""Serves this rank's entries and staged snapshots to joiners and to members one step behind.
+
+One thread accepts, and each connection has a thread of its own: blocking writes straight from staged memory are what
+loopback and networks like best, and the interpreter's lock is free while they run. The trainer's thread only ever
+takes a lock for a dictionary look-up. Connections are bounded in number, strangers apart from those that have proved
+the token, so that strangers can neither hold threads for ever nor keep joiners out: the oldest stranger goes first.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import select
+import socket
+import threading
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from replica.entry import EntryLog
+from replica.entry import Answer as LogAnswer
+from replica.entry import Entry, EntryLog
+from replica.manifest import Chunks, Segments, byte_view, pack
 from replica.snapshot import Snapshot
 from replica.transfer_limits import TransferLimits
+from replica.transfer_link import Link, LinkLost, prove_as_source
+from replica.transfer_values import AskEntry, AskSnapshot, Denied, HeldRange, OfferEntry, OfferSnapshot
+
+_ENTRY_CHUNK_BYTES = 4 << 20
+_REASONS = {
+    LogAnswer.NOT_YET: "nothing starts at {} here yet",
+    LogAnswer.GONE: "{} is not followed by anything here: the log has gone past it, or stands on another history",
+    LogAnswer.BEHIND: "the joiner fell further behind than its log may hold; it stood on {}",
+    LogAnswer.CLOSED: "the source is leaving",
+}
 
 
 class WeightServer:
@@ -29,16 +50,203 @@ class WeightServer:
         limits: TransferLimits | None = None,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._token = token
+        self._log = log
+        self._limits = limits or TransferLimits()
+        self._lock = lock or nullcontext()
+        self._changed = threading.Condition()
+        self._staged: dict[int, Snapshot] = {}
+        self._strangers: dict[Link, None] = {}
+        self._known: dict[Link, int] = {}
+        self._leaving: set[Link] = set()
+        self._closed = False
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        with self._lock:
+            self._listener = socket.create_server((bind, 0), family=family, backlog=128)
+        self._listener.setblocking(False)
+        port = self._listener.getsockname()[1]
+        self.address = f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
+        self._thread = threading.Thread(target=self._accept, name="weights", daemon=True)
+        self._thread.start()
 
     def stage(self, heal: int, snapshot: Snapshot) -> None:
-        """From now on `snapshot` is served to whoever asks for `heal`. Call `log.owe(heal, snapshot.version, ...)` first."""
-        raise NotImplementedError
+        """From now on `snapshot` is served to whoever asks for `heal`. Let the log owe the heal its entries before."""
+        with self._changed:
+            if not self._closed:
+                self._staged[heal] = snapshot
+                self._changed.notify_all()
 
     def drop(self, heal: int) -> None:
         """Serves it no longer; readers in the middle of it are cut. Idempotent. (`log.release(heal)` is apart.)"""
-        raise NotImplementedError
+        with self._changed:
+            self._staged.pop(heal, None)
+            for link, serves in self._known.items():
+                if serves == heal:
+                    link.cut()
 
     def close(self) -> None:
         """Ends all threads and sockets. Idempotent."""
-        raise NotImplementedError
+        with self._changed:
+            self._closed = True
+            self._staged.clear()
+            for link in (*self._strangers, *self._known):
+                link.cut()
+            self._changed.notify_all()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=5.0)
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._strangers or self._known or self._leaving), timeout=5.0)
+
+    @property
+    def connections(self) -> int:
+        """Connections held just now, strangers included."""
+        with self._changed:
+            return len(self._strangers) + len(self._known) + len(self._leaving)
+
+    # ---- threads ---------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        with self._listener:
+            while not self._closed:
+                poll.poll()
+                try:
+                    with self._lock:
+                        sock, _ = self._listener.accept()
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    with self._changed:  # no descriptor is free; somebody will close one
+                        self._changed.wait_for(lambda: self._closed, timeout=0.1)
+                    continue
+                self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            link = Link(sock, self._limits.handshake_s)
+        except OSError:
+            sock.close()
+            return
+        with self._changed:
+            if self._closed:
+                link.close()
+                return
+            if len(self._strangers) >= self._limits.connections:
+                oldest = next(iter(self._strangers))
+                oldest.cut()
+                del self._strangers[oldest]
+                self._leaving.add(oldest)
+            self._strangers[link] = None
+        threading.Thread(target=self._serve, args=(link,), name="weights-link", daemon=True).start()
+
+    def _serve(self, link: Link) -> None:
+        try:
+            if not prove_as_source(link, self._token):
+                link.say_as_source(Denied(kind="token", reason="the run's token was not proved"))
+                return
+            if self._known_now(link):
+                self._answer(link)
+            else:
+                link.say_as_source(Denied(kind="busy", reason="the source serves as many as it may"))
+        except LinkLost:
+            pass
+        finally:
+            with self._changed:
+                self._strangers.pop(link, None)
+                self._known.pop(link, None)
+                self._leaving.discard(link)
+                link.close()
+                self._changed.notify_all()
+
+    def _known_now(self, link: Link) -> bool:
+        """Whether there is room; the link is a stranger no longer."""
+        with self._changed:
+            if self._closed or link not in self._strangers or len(self._known) >= self._limits.connections:
+                return False
+            del self._strangers[link]
+            self._known[link] = 0
+        link.patience(self._limits.stall_s, self._limits.idle_s)
+        return True
+
+    def _answer(self, link: Link) -> None:
+        ask = link.hear_joiner()
+        if isinstance(ask, AskEntry):
+            self._answer_entry(link, ask)
+        elif isinstance(ask, AskSnapshot):
+            self._answer_snapshot(link, ask)
+
+    def _answer_entry(self, link: Link, ask: AskEntry) -> None:
+        if ask.heal:
+            self._log.fetched(ask.heal, ask.version)
+        wait_s = min(ask.wait_s, self._limits.wait_limit_s)
+        with self._log.reading(ask.version, ask.heal, wait_s, link.ended) as found:
+            if isinstance(found, LogAnswer):
+                link.say_as_source(Denied(kind=found.value, reason=_REASONS[found].format(ask.version)))
+                return
+            offer = _offer_entry(found)
+            link.say_as_source(offer)
+            segments = Segments(
+                (spec.offset, byte_view(bucket)) for spec, bucket in zip(offer.tensors, _on_host(found), strict=True)
+            )
+            _send_wanted(link, offer.chunks, segments)
+
+    def _answer_snapshot(self, link: Link, ask: AskSnapshot) -> None:
+        snapshot = self._await_staged(link, ask)
+        if snapshot is None:
+            reason = f"no snapshot is staged here for heal {ask.heal}"
+            link.say_as_source(Denied(kind="unknown", reason=reason))
+            return
+        snapshot.wait()
+        link.say_as_source(
+            OfferSnapshot(
+                heal=ask.heal,
+                version=snapshot.version,
+                cursor=snapshot.cursor,
+                stop=snapshot.stop,
+                scalars=snapshot.scalars,
+                tensors=snapshot.specs,
+                chunks=snapshot.chunks,
+                held=tuple(HeldRange(first=first, end=end) for first, end in snapshot.held),
+            )
+        )
+        _send_wanted(link, snapshot.chunks, snapshot.segments())
+
+    def _await_staged(self, link: Link, ask: AskSnapshot) -> Snapshot | None:
+        left_s = min(ask.wait_s, self._limits.wait_limit_s)
+        with self._changed:
+            self._known[link] = ask.heal
+            while ask.heal not in self._staged and left_s > 0 and not self._closed and not link.ended():
+                step_s = min(left_s, 1.0)
+                self._changed.wait_for(lambda: self._closed or ask.heal in self._staged, timeout=step_s)
+                left_s -= step_s
+            return self._staged.get(ask.heal)
+
+
+def _offer_entry(entry: Entry) -> OfferEntry:
+    specs = pack(((f"bucket {i}", bucket) for i, bucket in enumerate(entry.buckets)), frozenset(), frozenset())
+    return OfferEntry(
+        name=entry.name,
+        merged=entry.merged,
+        presence=bytes(entry.presence),
+        tensors=specs,
+        chunks=Chunks(total=sum(spec.bytes for spec in specs), size=_ENTRY_CHUNK_BYTES),
+    )
+
+
+def _on_host(entry: Entry) -> list[Any]:
+    """The buckets themselves where they lie on the host, else copies of them that live as long as the answer."""
+    return [bucket.cpu().contiguous() for bucket in entry.buckets]
+
+
+def _send_wanted(link: Link, chunks: Chunks, segments: Segments) -> None:
+    while (chunk := link.wanted()) is not None:
+        start, end = chunks.span(chunk)
+        if chunk >= chunks.count:
+            raise LinkLost(f"chunk {chunk} of {chunks.count} was asked for")
+        try:
+            views = segments.views(start, end)
+        except LookupError as error:
+            raise LinkLost(str(error)) from error
+        link.send_chunk(chunk, views)

@@ -177,7 +177,8 @@ def _abandoned(book: Book, message: Abandoned) -> Book:
 
 
 def _open(book: Book, message: Open) -> Book:
-    return msgspec.structs.replace(book, opened=0, ready=0)
+    """A newer plan replaces the older. Size 0: this group leaves with it, and has nothing to open before naming it."""
+    return msgspec.structs.replace(book, opened=0 if message.size else message.number, ready=0)
 
 
 def _ready(book: Book, message: ReadyFor) -> Book:
@@ -187,6 +188,7 @@ def _ready(book: Book, message: ReadyFor) -> Book:
 def _stage(book: Book, message: StageFor) -> Book:
     """Staged now or named in the roll call: either way the log is owed only from the snapshot on."""
     if message.now:
+        book = _drop(book, Drop(heal=message.heal))
         return msgspec.structs.replace(book, owed=tuple(sorted({*book.owed, message.heal})))
     return msgspec.structs.replace(book, heals=tuple(sorted({*book.heals, message.heal})))
 

@@ -23,16 +23,25 @@ CORE = (
     "lighthouse/deal.py",
     "lighthouse/history.py",
     "lighthouse/core*.py",
+    "lighthouse/names.py",
+    "lighthouse/table.py",
     "replica/values.py",
     "replica/rollcall.py",
     "replica/roster.py",
     "replica/work.py",
-    "replica/agent_core*.py",
+    "replica/agent_core.py",
+    "replica/agent_heal.py",
+    "replica/agent_life.py",
+    "replica/agent_plan.py",
+    "replica/agent_session.py",
+    "replica/agent_state.py",
+    "replica/agent_step.py",
+    "replica/agent_values.py",
 )
 """Modules that decide, from values alone."""
 
-ENTRY_POINTS = ("trainer/cli.py", "replica/environment.py", "replica/spawn.py")
-"""Modules that may read the environment or argv: a program's start, a rank's start, and what gives a rank its own."""
+ENTRY_POINTS = ("trainer/cli.py", "replica/api.py", "replica/spawn.py", "replica/processes.py")
+"""Modules that may read the environment or argv: the program, a rank's start, and the agent's two small helpers."""
 
 NOT_IN_CORE = frozenset(
     "asyncio concurrent datetime grpc logging multiprocessing os pathlib random secrets select selectors shutil signal "
@@ -122,9 +131,10 @@ def cores_are_pure(module: Module) -> Iterator[str]:
 
 def stubs_stay_in_wire(module: Module) -> Iterator[str]:
     for name in imports(module.tree):
-        if any(part.endswith(("_pb2", "_pb2_grpc")) for part in name.split(".")):
-            if not module.name.endswith("/wire.py"):
-                yield f"imports {name}: only wire.py does"
+        ours = name.split(".")[0] in PACKAGES
+        if ours and any(part.endswith(("_pb2", "_pb2_grpc")) for part in name.split(".")):
+            if not module.name.endswith(("/wire.py", "_wire.py")):
+                yield f"imports {name}: only wire modules do"
             elif name.split(".")[0] != module.package:
                 yield f"imports {name} of another package"
 

@@ -57,6 +57,10 @@ class TrainConfig:
     """Torch threads in each rank."""
     sleep_s: float = 0.0
     """If above 0: sleep this long in place of most of a slot's compute (the model then predicts one byte a sample)."""
+    stop_file: str = ""
+    """A file: once it is there, the run finishes after the next step, with all groups together."""
+    finals: str = ""
+    """Folder in which each rank that finishes the run leaves a digest of its weights and optimizer, for tests."""
 
     def __post_init__(self) -> None:
         for field in ("steps", "slots", "slot_size", "context", "width", "depth", "heads", "threads"):

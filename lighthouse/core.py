@@ -1,0 +1,208 @@
+"""The lighthouse's decisions: pure functions over the state of one run.
+
+`state = record(state, event, now)` notes what happened; `state, effects = decide(state, now)` acts on it; deciding
+twice changes nothing; `wake_at` says when to decide again though nothing happens, so nothing polls. The rules, in
+order: whose lease ran out; whether a change must begin (core_change); what joins and drains need (core_plan); who heals
+from whom (core_heal); whether the run is over.
+"""
+
+from __future__ import annotations
+
+from lighthouse import core_change, core_heal, core_plan
+from lighthouse.core_evidence import forget
+from lighthouse.core_hello import without_conn
+from lighthouse.core_record import record
+from lighthouse.core_state import (
+    Gen,
+    Group,
+    RunState,
+    all_dead,
+    change_group,
+    emit,
+    in_grace,
+    is_member,
+    lease_clock,
+    send,
+    tell,
+    with_,
+)
+from lighthouse.core_values import CloseStream, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
+from lighthouse.names import natural_key
+from lighthouse.values import Leave, Role
+
+__all__ = ["decide", "hold", "new_run", "record", "status", "wake_at"]
+
+
+def new_run(config: RunConfig) -> RunState:
+    """A run of which nothing is known yet; its first event is `Started`."""
+    return RunState(config=config)
+
+
+def decide(state: RunState, now: float) -> tuple[RunState, tuple[Effect, ...]]:
+    """Lets every rule act. Gives the new state and the effects to carry out, in order."""
+    state = _judge_leases(state, now)
+    if state.finished is None and not state.ended:
+        state = _change(state, now)
+        if state.change is None:
+            state = core_plan.advance(state, now)
+        state = core_heal.advance(state, now)
+        state = _drain_idle(state) if state.dirty else state
+        state = _end_if_hopeless(state, now)
+    elif state.finished is not None and not state.ended and not len(state.groups):
+        state = emit(with_(state, ended="finished"), EndRun(success=True, reason="the run is finished"))
+    effects = state.outbox
+    return with_(state, outbox=(), dirty=False), effects
+
+
+def hold(state: RunState, now: float) -> Hold:
+    """Why no generation is at work, `Hold.NONE` if one is or is being formed without waiting for anybody."""
+    if state.finished is not None:
+        return Hold.FINISHED
+    if state.ended:
+        return Hold.ENDED
+    if not state.gens and state.change is None:
+        return Hold.FORMING
+    return state.hold
+
+
+def wake_at(state: RunState, now: float) -> float | None:
+    """When a deadline passes next (seconds), None if there is none."""
+    times = [state.retry_s]
+    if len(state.groups) or state.gens:
+        times.append(state.check_s + state.paused_s)
+    if state.change is not None:
+        times += [state.change.until_s, state.started_s + state.config.lease_s + state.paused_s]
+    if state.plan is not None and not state.plan.ready:
+        times.append(state.plan.until_s)
+    if not state.gens and state.first_hello_s >= 0:
+        times.append(state.first_hello_s + state.config.join_wait_s)
+    if state.hold is not Hold.NONE and state.config.hold_patience_s:
+        times.append(state.hold_since_s + state.config.hold_patience_s)
+    return min((t for t in times if t > now), default=None)
+
+
+def status(state: RunState, now: float) -> RunStatus:
+    """The run as people see it."""
+    current = state.current
+    roles = {m.name: Role(m.role).value for m in current.roster} if current else {}
+    clock = lease_clock(state, now)
+    seen = [
+        GroupStanding(
+            name=g.name,
+            incarnation=g.incarnation,
+            state=_state_of(state, g, roles),
+            version=g.version,
+            last_heard_s=max(0.0, clock - g.heard_s),
+            host=g.host,
+            detail=_detail(g),
+        )
+        for g in state.groups.values()
+    ]
+    missing = [m for m in (current.roster if current else ()) if state.groups.get(m.name) is None]
+    seen += [
+        GroupStanding(name=m.name, incarnation=m.incarnation, state="lost", version=state.newest, last_heard_s=-1.0)
+        for m in missing
+    ]
+    reason = hold(state, now)
+    return RunStatus(
+        number=current.number if current else 0,
+        first_number=state.first_number,
+        version=state.newest,
+        hold=f"{reason.value}: {state.hold_text}" if reason is state.hold and state.hold_text else reason.value,
+        groups=tuple(sorted(seen, key=lambda g: natural_key(g.name))),
+        loss=state.loss,
+        step_s=state.step_s,
+        finished=state.finished is not None,
+    )
+
+
+def _state_of(state: RunState, group: Group, roles: dict[str, str]) -> str:
+    if is_member(state.current, group):
+        return roles[group.name]
+    return "joiner" if state.gens else "starting"
+
+
+def _detail(group: Group) -> str:
+    if group.draining or group.leaving:
+        return "draining"
+    if group.caught:
+        return "caught up"
+    return f"heals from {group.donor}" if group.heal else ""
+
+
+# ---- rules ---------------------------------------------------------------------------------------------------------
+
+
+def _judge_leases(state: RunState, now: float) -> RunState:
+    """Forgets groups whose lease ran out, and notes members that never came back after a restart of the lighthouse."""
+    clock, lease_s = lease_clock(state, now), state.config.lease_s
+    if clock < state.check_s or in_grace(state, now):
+        return state
+    for group in list(state.groups.values()):
+        if clock >= group.heard_s + lease_s:
+            state = tell(state, "lost", f"not heard of for {lease_s:g} s", group.name)
+            if group.conn:  # what comes on it is not heard any more: the group has to say hello again
+                state = emit(without_conn(state, group.conn), CloseStream(conn=group.conn))
+            state = with_(forget(state, group, False, f"{group.name} was not heard of for {lease_s:g} s"), dirty=True)
+    if state.current is not None and state.change is None and not state.trouble:
+        state = _note_missing(state, state.current)
+    first = min((g.heard_s for g in state.groups.values()), default=clock)
+    return with_(state, check_s=first + lease_s)
+
+
+def _note_missing(state: RunState, current: Gen) -> RunState:
+    missing = [m.name for m in current.roster if state.groups.get(m.name) is None]
+    return with_(state, trouble=", ".join(missing[:8]) + " did not come back") if missing else state
+
+
+def _change(state: RunState, now: float) -> RunState:
+    if state.change is not None:
+        return core_change.advance(with_(state, trouble=""), now)
+    if state.trouble:
+        return core_change.advance(core_change.begin(state, state.trouble, now), now)
+    if not state.gens and _may_form(state, now):
+        return core_change.advance(core_change.begin(state, "first formation", now), now)
+    return state
+
+
+def _may_form(state: RunState, now: float) -> bool:
+    count, config = len(state.groups), state.config
+    if count >= config.groups_wanted:
+        return True
+    return count >= config.min_groups and now >= state.first_hello_s + config.join_wait_s
+
+
+def _drain_idle(state: RunState) -> RunState:
+    """Who wants to drain and takes part in nothing, or is held up by others, leaves at once."""
+    held = state.change is not None and state.hold not in (Hold.NONE, Hold.REPORTS)
+    for group in list(state.groups.values()):
+        idle = held or not any(is_member(gen, group) for gen in state.gens)
+        if group.draining and group.live and not group.told_leave and not group.leaving and idle:
+            state = send(state, group, Leave(reason="drained", success=True))
+            state = change_group(state, group, told_leave=True)
+    return state
+
+
+def _end_if_hopeless(state: RunState, now: float) -> RunState:
+    """Ends a run that nobody can go on with, or that has held for longer than its patience."""
+    if state.hold is Hold.COLD_START and all_dead(state) and not _reports_due(state, now):
+        return _end(state, f"all live weights are gone (the run stood at step {state.newest.step}): restore is needed")
+    patience_s = state.config.hold_patience_s
+    if state.hold is not Hold.NONE and patience_s and now >= state.hold_since_s + patience_s:
+        return _end(state, f"held for {patience_s:g} s, waiting for {state.hold_text}")
+    return state
+
+
+def _reports_due(state: RunState, now: float) -> bool:
+    """Whether somebody may still say that it stands in the history."""
+    change = state.change
+    if change is None or now >= change.until_s:
+        return False
+    return any(g.live and g.report.abandoned < change.number for g in state.groups.values())
+
+
+def _end(state: RunState, reason: str) -> RunState:
+    state = tell(with_(state, ended=reason), "ended", reason)
+    for group in state.groups.values():
+        state = send(state, group, Leave(reason=reason, success=False))
+    return emit(state, EndRun(success=False, reason=reason))

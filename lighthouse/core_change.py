@@ -1,0 +1,266 @@
+"""Unplanned changes: abandon, gather reports, claim, base. DESIGN §4.
+
+A change spends the next number, has everybody abandon what is below it, waits for the members' reports (one lease at
+most), and forms the next generation from those who stand on the newest version of the history, or one entry behind it.
+While that cannot be, the run *holds*, and says what it waits for; every report, hello and death is looked at anew.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lighthouse.core_state import (
+    Change,
+    Gen,
+    Group,
+    Roster,
+    RunState,
+    all_dead,
+    change_group,
+    emit,
+    holds_entry,
+    in_grace,
+    is_member,
+    is_over,
+    member_group,
+    new_gen,
+    role_at_entry,
+    roster_change,
+    send,
+    slots_of,
+    tell,
+    with_,
+)
+from lighthouse.core_values import Hold, StoreBase, StoreClaim, StoreNumber, StoreSetup
+from lighthouse.deal import even_deal, lost_deal
+from lighthouse.names import natural_key
+from lighthouse.values import ROOT, Abandon, Base, Member, Role, RosterChange, Source, Value, Version
+
+
+class Standing(Value, frozen=True):
+    """Who can form the next generation: its base, who stands on it, and who is one entry behind a holder of it."""
+
+    version: Version
+    on: tuple[Group, ...]
+    behind: tuple[Group, ...]
+
+
+def begin(state: RunState, reason: str, now: float) -> RunState:
+    """Spends a number and has everything below it abandoned. What was planned is cancelled."""
+    number = state.last_number + 1
+    lease_s = state.config.lease_s
+    since = state.change.since_s if state.change else now
+    state = with_(
+        emit(state, StoreNumber(number=number)),
+        last_number=number,
+        change=Change(number=number, reason=reason, since_s=since, until_s=now + lease_s),
+        plan=None,
+        trouble="",
+    )
+    state = tell(state, "abandon", reason)
+    for group in state.groups.values():
+        state = send(state, group, Abandon(number=number, reason=reason))
+    return state
+
+
+def advance(state: RunState, now: float) -> RunState:
+    """Forms the next generation if it can be formed now; otherwise the state says what it waits for."""
+    change = state.change
+    if change is None:
+        return state
+    waits = _awaited(state, change, now)
+    if waits:
+        return _held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
+    standing = stand(state, change.number)
+    hold, text = _reason_to_hold(state, standing)
+    if standing is None or hold is not Hold.NONE:
+        return _held(state, hold, text, now)
+    return _form(state, change, standing)
+
+
+def _awaited(state: RunState, change: Change, now: float) -> list[str]:
+    """Names of members that may still report. Nobody is awaited longer than one lease, or judged in the first one."""
+    late, grace = now >= change.until_s, in_grace(state, now)
+    waits = []
+    for name, incarnation, gone in _members(state):
+        group = state.groups.get(name)
+        if gone or group is not None and group.incarnation != incarnation:
+            continue
+        if group is None or not group.live:
+            if grace:
+                waits.append(name)
+        elif group.report.abandoned < change.number and not late:
+            waits.append(name)
+    if not state.gens:
+        waits += [g.name for g in state.groups.values() if g.live and g.report.abandoned < change.number and not late]
+    return sorted(set(waits), key=natural_key)
+
+
+def _members(state: RunState) -> list[tuple[str, int, bool]]:
+    """(name, incarnation, known dead) of every member of a generation that may be at work."""
+    return [(m.name, m.incarnation, m.name in gen.gone) for gen in state.gens for m in gen.roster]
+
+
+def stand(state: RunState, number: int) -> Standing | None:
+    """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
+    reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
+    reporters = [g for g in reporters if not (g.leaving or g.loading) and state.history.contains(g.report.version)]
+    if not reporters:
+        return None
+    newest = max(g.report.version for g in reporters)
+    on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
+    if newest == ROOT:
+        first = next((g for g in on if is_member(state.current, g)), on[0])
+        on = [g for g in on if g.digest == first.digest]
+    behind = [g for g in reporters if g.report.version != newest and _can_level(state, g, newest, on)]
+    return Standing(version=newest, on=tuple(on), behind=tuple(behind))
+
+
+def _is_beyond_root(state: RunState, standing: Standing) -> bool:
+    """Whether the run has, or may have, made steps that none of these groups with initial weights knows of."""
+    if state.history.base != ROOT or state.newest.step > 1:
+        return True
+    fresh = all(g.report.generation == 0 for g in standing.on)
+    return fresh and any(gen.recalled for gen in state.gens)
+
+
+def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
+    """Whether an entry leads `group` to `newest`. A holder keeps it until all members have it, and for a joiner of its own.
+
+    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete.
+    """
+    member = any(is_member(gen, group) for gen in state.gens)
+    owed = {g.name for g in on if member or (group.caught and group.donor == g.name)}
+    return any(g.name in owed and holds_entry(g.report, group.report.version, newest) for g in on)
+
+
+def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
+    fence = [g for g in state.gens if not g.left]
+    if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
+        return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
+    if fence:
+        names = ", ".join(m.name for m in fence[0].roster[:8])
+        return Hold.FENCE, f"one of {names}: none of them has abandoned generation {fence[0].number}"
+    # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
+    if standing.version.step < state.newest.step - 1 and not all_dead(state):
+        return (
+            Hold.COLD_START,
+            f"a group that has step {state.newest.step}: the others stand at {standing.version.step}",
+        )
+    count, wanted = len(standing.on) + len(standing.behind), state.config.min_groups
+    if count < wanted:
+        return Hold.TOO_FEW, f"more groups: {count} of min_groups {wanted} stand at step {standing.version.step}"
+    return Hold.NONE, ""
+
+
+def _held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
+    if state.hold is hold and state.hold_text == text:
+        return state
+    since = state.hold_since_s if state.hold is hold else now
+    state = with_(state, hold=hold, hold_text=text, hold_since_s=since)
+    return state if hold is Hold.REPORTS else tell(state, "hold", f"waits for {text}")
+
+
+# ---- claim and base ------------------------------------------------------------------------------------------------
+
+
+def _form(state: RunState, change: Change, standing: Standing) -> RunState:
+    roster = _roster(state, standing)
+    gen = new_gen(change.number, roster)
+    cursor = max(standing.on, key=lambda g: g.report.generation).report.cursor
+    gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
+    first = not state.gens
+    if first:
+        state = emit(state, StoreSetup(setup=state.setup))
+    state = emit(
+        state,
+        StoreClaim(number=gen.number, roster=roster, planned=False),
+        StoreBase(number=gen.number, version=gen.version, cursor=cursor),
+    )
+    before = {g.number: g for g in state.gens}
+    state = with_(
+        state,
+        gens=(gen,),
+        history=state.history.extended(gen.number, gen.version),
+        change=None,
+        trouble="",
+        hold=Hold.NONE,
+        hold_text="",
+        dirty=True,
+        newest=standing.version,
+    )
+    state = tell(state, "formed", change.reason, "", members=" ".join(m.name for m in roster))
+    return _send_bases(state, gen, before, standing)
+
+
+def _roster(state: RunState, standing: Standing) -> Roster:
+    """The members by name. Roles are those of the base version; who comes from outside is a newcomer."""
+    groups = sorted((*standing.on, *standing.behind), key=lambda g: natural_key(g.name))
+    if standing.version == ROOT:
+        wanted = state.config.contributors_wanted
+        return tuple(_member(g, role_at_entry(i, wanted)) for i, g in enumerate(groups))
+    roles: dict[tuple[str, int], Role] = {}
+    for gen in state.gens:
+        roles.update({(m.name, m.incarnation): m.role for m in gen.roster if gen is state.gens[0]})
+    for group in standing.on:
+        for member in group.report.promoted:
+            roles[member.name, member.incarnation] = member.role
+    return tuple(_member(g, roles.get((g.name, g.incarnation), Role.NEWCOMER)) for g in groups)
+
+
+def _member(group: Group, role: Role) -> Member:
+    return Member(name=group.name, incarnation=group.incarnation, role=role, host=group.host)
+
+
+def _kept(standing: Standing) -> dict[str, tuple[int, ...]]:
+    """Slots that members keep. Who comes back with slots that another answers for by now keeps none of its own."""
+    kept: dict[str, tuple[int, ...]] = {}
+    taken: set[int] = set()
+    for group in sorted(standing.on, key=lambda g: (-g.report.generation, natural_key(g.name))):
+        answers = group.report.answers
+        if taken.isdisjoint(answers):
+            kept[group.name] = answers
+            taken.update(answers)
+    return kept
+
+
+def _deal(gen: Gen, slots: int, kept: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Everybody keeps its slots; the rest goes to all whose digest was seen equal. A step not begun is dealt evenly."""
+    contributors = [m.name for m in gen.roster if m.role is Role.CONTRIBUTOR]
+    if contributors and not any(kept.values()):
+        return dict(zip(contributors, even_deal(slots, len(contributors)), strict=True))
+    able = [m.name for m in gen.roster if m.role is not Role.NEWCOMER] or [m.name for m in gen.roster]
+    return lost_deal(slots, kept, able)
+
+
+def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Standing) -> RunState:
+    stop = any(g.report.stop for g in standing.on)
+    kept = _kept(standing)
+    slots = 0 if is_over(state, gen.version, stop) else slots_of(state)
+    deal = _deal(gen, slots, kept if slots else {})
+    first = member_group(state, gen.roster[0])
+    rendezvous = first.rendezvous if first else ()
+    changes: dict[int, RosterChange] = {number: roster_change(origin, gen.roster) for number, origin in before.items()}
+    whole = roster_change(None, gen.roster)
+    behind = {g.name for g in standing.behind}
+    for member in gen.roster:
+        group = member_group(state, member)
+        if group is None:
+            continue
+        sources: tuple[Source, ...] = ()
+        if group.name in behind:
+            holders = [g for g in standing.on if holds_entry(g.report, group.report.version, gen.version)]
+            sources = tuple(Source(name=g.name, weights=g.weights) for g in holders)
+        base = Base(
+            number=gen.number,
+            roster=changes.get(group.report.generation, whole),
+            version=gen.version,
+            cursor=gen.cursor,
+            slots=deal.get(group.name, ()),
+            rendezvous=rendezvous,
+            sources=sources,
+            stop=stop,
+        )
+        state = send(state, group, base)
+        state = change_group(state, group, caught=False)
+    return state

@@ -1,0 +1,103 @@
+"""What is known of generations and of those who were in them: reports, bases that only members know of, and deaths.
+
+A generation that may be at work counts as *left* once somebody of it is known to have abandoned it for good: a report
+that says so, a death notice of its own agent, a goodbye, or a newer incarnation whose agent holds its predecessor's
+lock on the same host and has ended its ranks.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lighthouse.core_state import (
+    Gen,
+    Group,
+    RunState,
+    change_group,
+    emit,
+    is_member,
+    replace_gen,
+    send,
+    slots_of,
+    tell,
+    with_,
+    with_roles,
+)
+from lighthouse.core_values import StoreBase
+from lighthouse.values import Release, Report, Start
+
+
+def release(state: RunState, group: Group) -> RunState:
+    """Tells the donor of `group` that its heal is over."""
+    donor = state.groups.get(group.donor) if group.heal else None
+    return send(state, donor, Release(heal=group.heal)) if donor is not None else state
+
+
+def take_report(state: RunState, group: Group, report: Report) -> RunState:
+    """Notes what `group` stands for, the bases it brings, and whether its generation is over for it."""
+    for start in sorted(report.starts, key=lambda s: s.number):
+        state = learn_start(state, start)
+    if report.abandoned < group.report.abandoned:
+        return state
+    stands = report.version.step >= 0
+    told = {"caught": group.caught and stands, "loading": group.loading and stands}
+    state = change_group(state, group, report=report, version=report.version, **told)
+    for gen in state.gens:
+        if not is_member(gen, group):
+            continue
+        if report.abandoned > gen.number and not gen.left:
+            state = replace_gen(state, msgspec.structs.replace(gen, left=True))
+        overtaken = report.abandoned > max(gen.number, state.change.number if state.change else 0)
+        failed = report.failed and report.generation == gen.number >= report.abandoned
+        if failed or overtaken:
+            why = report.reason or ("a change had begun" if overtaken else "its generation failed")
+            state = with_(state, trouble=state.trouble or f"{group.name}: {why}")
+    current = state.current
+    if current and report.generation == current.number and report.promoted:
+        roster = with_roles(current.roster, report.promoted)
+        state = replace_gen(state, msgspec.structs.replace(current, roster=roster))
+    return state
+
+
+def learn_start(state: RunState, start: Start) -> RunState:
+    """A planned generation was entered: its base is history, and what was before it is over."""
+    gen = next((g for g in state.gens[1:] if g.number == start.number), None)
+    if gen is None or not state.history.contains(start.version):
+        return state
+    old = state.gens[0]
+    cursor = old.cursor + (start.version.step - old.version.step) * slots_of(state)
+    gen = msgspec.structs.replace(gen, version=start.version, cursor=cursor)
+    later = tuple(g for g in state.gens if g.number > start.number)
+    state = with_(
+        state,
+        gens=(gen, *later),
+        history=state.history.extended(start.number, start.version),
+        plan=None if state.plan and state.plan.number <= start.number else state.plan,
+        dirty=True,
+    )
+    store = StoreBase(number=start.number, version=start.version, cursor=cursor, reported=True)
+    state = emit(state, store)
+    for member in old.roster:
+        group = state.groups.get(member.name)
+        if group is not None and member.name not in gen.members:
+            state = change_group(state, group, leaving=group.draining, caught=False, heal=0, mismatched=False)
+    return tell(state, "switched", "", "", members=len(gen.roster))
+
+
+def forget(state: RunState, group: Group, dead: bool, reason: str) -> RunState:
+    """`group` leaves the table; dead: by its own agent's word, so that it will never commit again."""
+    state = release(state, group)
+    for gen in state.gens:
+        if is_member(gen, group):
+            state = gone(state, gen, group.name, dead, reason)
+    return with_(state, groups=state.groups.without(group.name))
+
+
+def gone(state: RunState, gen: Gen, name: str, dead: bool, reason: str) -> RunState:
+    """Notes that a member of `gen` takes no part in it any more."""
+    if dead:
+        gen = msgspec.structs.replace(gen, left=True, gone=gen.gone | {name})
+        state = replace_gen(state, gen)
+    if gen.number == state.gens[0].number:
+        return with_(state, trouble=state.trouble or reason)
+    return state

@@ -1,0 +1,136 @@
+"""Who may be in the run, and as which incarnation: what a hello changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lighthouse.core_evidence import gone, release, take_report
+from lighthouse.core_state import (
+    Group,
+    RunState,
+    change_group,
+    emit,
+    is_member,
+    lease_clock,
+    put_group,
+    send,
+    tell,
+    with_,
+)
+from lighthouse.core_values import CloseStream, Send, StoreIncarnation
+from lighthouse.values import Abandon, Fenced, Hello, Leave, Refused, Welcome
+
+
+def take_hello(state: RunState, conn: int, hello: Hello, now: float) -> RunState:
+    refusal = _refusal(state, hello)
+    if refusal:
+        state = tell(state, "refused", refusal, hello.name)
+        return emit(state, Send(conn=conn, message=Refused(reason=refusal)), CloseStream(conn=conn))
+    known = state.groups.get(hello.name)
+    newer = max(known.incarnation if known else 0, *(g.members.get(hello.name, 0) for g in state.gens), 0)
+    if hello.incarnation and hello.incarnation < newer:
+        state = tell(state, "fenced", f"incarnation {hello.incarnation} is older than {newer}", hello.name)
+        return emit(state, Send(conn=conn, message=Fenced(by=newer)), CloseStream(conn=conn))
+    if not state.gens and not len(state.groups):
+        state = with_(state, setup=hello.setup)
+    incarnation = hello.incarnation
+    if not incarnation:
+        incarnation = max(state.next_incarnation, newer + 1)
+        state = emit(with_(state, next_incarnation=incarnation + 1), StoreIncarnation(next=incarnation + 1))
+    elif incarnation >= state.next_incarnation:
+        state = emit(with_(state, next_incarnation=incarnation + 1), StoreIncarnation(next=incarnation + 1))
+    if incarnation > newer:
+        state = _replaced(state, known, incarnation, hello)
+    elif known is not None and known.conn:
+        state = emit(without_conn(state, known.conn), CloseStream(conn=known.conn))
+    return _welcome(state, conn, hello, incarnation, known, now)
+
+
+def _refusal(state: RunState, hello: Hello) -> str:
+    if hello.run_id != state.config.run_id:
+        return f"this run is {state.config.run_id!r}, the group wants {hello.run_id!r}: start it with the same run id"
+    if not state.gens and not len(state.groups):
+        return ""
+    for field in sorted(set(state.setup) | set(hello.setup)):
+        ours, theirs = state.setup.get(field, "(not set)"), hello.setup.get(field, "(not set)")
+        if ours != theirs:
+            return (
+                f"{field} differs: the run has {ours}, group {hello.name} has {theirs}; "
+                f"start the group with the run's {field}, or start another run"
+            )
+    return ""
+
+
+def _replaced(state: RunState, known: Group | None, by: int, hello: Hello) -> RunState:
+    """An older incarnation of the name is fenced; its agent's successor on the same host knows that it is dead."""
+    if known is not None:
+        state = release(state, known)
+    if known is not None and known.conn:
+        state = send(state, known, Fenced(by=by))
+        state = emit(without_conn(state, known.conn), CloseStream(conn=known.conn))
+    for gen in state.gens:
+        old = next((m for m in gen.roster if m.name == hello.name), None) if hello.name in gen.members else None
+        if old is not None:
+            dead = hello.took_over and hello.host == old.host
+            state = gone(state, gen, old.name, dead, f"{old.name} was started again")
+    return with_(state, groups=state.groups.without(hello.name))
+
+
+def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: Group | None, now: float) -> RunState:
+    same = known if known is not None and known.incarnation == incarnation else None
+    fields: dict[str, Any] = {
+        "conn": conn,
+        "host": hello.host,
+        "heard_s": lease_clock(state, now),
+        "rendezvous": hello.rendezvous,
+        "weights": hello.weights,
+        "version": hello.report.version,
+        "loading": False,
+        "told_leave": False,
+    }
+    group = (
+        msgspec.structs.replace(same, **fields)
+        if same
+        else Group(name=hello.name, incarnation=incarnation, digest=hello.digest, report=hello.report, **fields)
+    )
+    state = put_group(with_(state, conns=state.conns.set(str(conn), hello.name)), group)
+    if state.first_hello_s < 0:
+        state = with_(state, first_hello_s=now)
+    member = any(is_member(g, group) for g in state.gens)
+    welcome = Welcome(
+        incarnation=incarnation,
+        lease_s=state.config.lease_s,
+        contributors_wanted=state.config.contributors_wanted,
+        first_number=state.first_number,
+        join=bool(state.gens) and not member,
+    )
+    state = tell(send(state, group, welcome), "hello", "", group.name, incarnation=incarnation)
+    if state.finished is not None or state.ended:
+        reason = state.ended or "the run is finished"
+        return send(state, group, Leave(reason=reason, success=state.finished is not None))
+    if state.change:
+        state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
+    elif state.gens and not member:
+        state = send(state, group, Abandon(number=state.gens[0].number, reason="the run went on without it"))
+    state = take_report(state, group, hello.report)
+    welcomed = state.groups.get(group.name)
+    return _resume(state, welcomed) if welcomed is not None else state
+
+
+def _resume(state: RunState, group: Group) -> RunState:
+    """What was sent on a stream that broke may be lost: whatever the group still waits for is begun anew."""
+    current, plan, report = state.current, state.plan, group.report
+    if is_member(current, group) and current is not None and report.generation < current.number <= report.abandoned:
+        state = with_(state, trouble=state.trouble or f"{group.name} did not hear of its base")
+    if plan is not None and any(g.number == plan.number and is_member(g, group) for g in state.gens):
+        state = with_(state, plan=msgspec.structs.replace(plan, broken=True))
+    if group.heal and not group.caught and not is_member(current, group):
+        state = change_group(release(state, group), group, heal=0, donor="")
+    return state
+
+
+def without_conn(state: RunState, conn: int) -> RunState:
+    """`state` without stream `conn`."""
+    return with_(state, conns=state.conns.without(str(conn)))

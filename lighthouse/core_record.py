@@ -1,0 +1,244 @@
+"""What an event changes in the lighthouse's state. Nothing is decided here but who may be in the run at all."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lighthouse.core_evidence import forget, learn_start, release, take_report
+from lighthouse.core_hello import take_hello, without_conn
+from lighthouse.core_state import (
+    Group,
+    RunState,
+    change_group,
+    emit,
+    is_member,
+    lease_clock,
+    new_gen,
+    put_group,
+    replace_gen,
+    send,
+    tell,
+    with_,
+    with_roles,
+)
+from lighthouse.core_values import (
+    Event,
+    Said,
+    SaidHello,
+    Started,
+    StoreFinished,
+    StreamEnded,
+    Tick,
+)
+from lighthouse.values import (
+    Abandon,
+    Beat,
+    CaughtUp,
+    Committed,
+    Died,
+    Drain,
+    Failure,
+    Finished,
+    Goodbye,
+    HealFailed,
+    Leave,
+    Opened,
+    Report,
+    Up,
+    Version,
+)
+
+
+def record(state: RunState, event: Event, now: float) -> RunState:
+    """The state after `event`, which happened at `now` (seconds, monotonic)."""
+    if not _routine(event):
+        state = with_(state, dirty=True)
+    match event:
+        case Started():
+            return _started(state, event, now)
+        case SaidHello():
+            return take_hello(state, event.conn, event.message, now)
+        case Said():
+            return _said(state, event, now)
+        case StreamEnded():
+            return _stream_ended(state, event.conn)
+        case Tick():
+            return with_(state, paused_s=state.paused_s + event.late_s) if event.late_s else state
+    raise TypeError(f"not an event: {event!r}")
+
+
+def _routine(event: Event) -> bool:
+    """Whether `event` changes nothing that plans and heals depend on: so that a step costs the lighthouse little."""
+    if isinstance(event, Said):
+        return isinstance(event.message, Beat | Committed | Opened)
+    return isinstance(event, Tick)
+
+
+def _started(state: RunState, event: Started, now: float) -> RunState:
+    stored = event.record
+    state = with_(
+        state,
+        started_s=now,
+        check_s=now + state.config.lease_s,
+        first_number=stored.first_number or event.wall_ms,
+        last_number=stored.last_number or event.wall_ms - 1,
+        next_incarnation=stored.next_incarnation,
+        next_heal=event.wall_ms,
+        setup=stored.setup,
+        finished=stored.finished,
+    )
+    bases = {b.number: b for b in stored.bases}
+    for base in sorted(stored.bases, key=lambda b: b.number):
+        state = with_(state, history=state.history.extended(base.number, base.version))
+    last = max(bases, default=0)
+    gens = []
+    for claim in sorted(stored.claims, key=lambda c: c.number):
+        if claim.number == last:
+            gen = new_gen(claim.number, claim.roster)
+            base = bases[claim.number]
+            gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor, recalled=True))
+        elif claim.number > last and claim.planned:
+            gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster), recalled=True))
+    newest = bases[last].version if last else state.newest
+    return with_(state, gens=tuple(gens) if last else (), newest=newest)
+
+
+# ---- what a group says ---------------------------------------------------------------------------------------------
+
+
+def _said(state: RunState, said: Said, now: float) -> RunState:
+    group = state.groups.get(said.name)
+    if group is None or group.incarnation != said.incarnation:
+        return state
+    if group.conn != said.conn:
+        # Late, from a stream that a newer one has replaced: only what cannot become untrue counts.
+        return _message(state, group, said.message, now) if isinstance(said.message, _FOR_GOOD) else state
+    heard = lease_clock(state, now)
+    group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
+    state = put_group(state, group)
+    return _message(state, group, said.message, now)
+
+
+_FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
+
+
+def _message(state: RunState, group: Group, message: Up, now: float) -> RunState:
+    match message:
+        case Beat():
+            return _beat(state, group, message.version)
+        case Report():
+            return take_report(state, group, message)
+        case Committed():
+            return _committed(state, group, message)
+        case Opened():
+            return _opened(state, group, message.number)
+        case Failure():
+            return _failure(state, group, message)
+        case Died():
+            state = tell(state, "died", message.reason, group.name, shard_rank=message.shard_rank)
+            return forget(state, group, True, f"{group.name} died: {message.reason}")
+        case Goodbye():
+            state = tell(state, "left", message.reason, group.name)
+            return forget(state, group, True, f"{group.name} left: {message.reason}")
+        case Drain():
+            state = tell(state, "drain", "", group.name) if not group.draining else state
+            return change_group(state, group, draining=True)
+        case CaughtUp():
+            return _caught_up(state, group, message.version)
+        case HealFailed():
+            return _heal_failed(state, group, message, now)
+        case Finished():
+            return finish(state, message.version)
+    return state
+
+
+def _beat(state: RunState, group: Group, version: Version) -> RunState:
+    if group.version == version:
+        return state
+    state = change_group(state, group, version=version)
+    if state.change is not None and group.caught:  # a joiner has moved on since it reported: it is asked again
+        state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
+    return state
+
+
+def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
+    if not group.caught:
+        state = tell(state, "caught_up", "", group.name, step=version.step)
+    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0)
+
+
+def _opened(state: RunState, group: Group, number: int) -> RunState:
+    plan = state.plan
+    if plan is None or plan.number != number or group.opened == number:
+        return state
+    state = with_(state, plan=msgspec.structs.replace(plan, opened=plan.opened + 1))
+    return change_group(state, group, opened=number)
+
+
+def _failure(state: RunState, group: Group, failure: Failure) -> RunState:
+    if not any(g.number == failure.number for g in state.gens):
+        return state
+    if failure.number != state.gens[0].number and not (state.plan and state.plan.number == failure.number):
+        return state
+    state = tell(state, "failure", failure.reason, group.name)
+    return with_(state, trouble=state.trouble or f"{group.name}: {failure.reason}")
+
+
+def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) -> RunState:
+    if failed.heal != group.heal:
+        return state
+    failures = group.heal_failures + 1
+    wait_s = min(2.0 ** (failures - 1), 60.0)
+    state = tell(state, "heal_failed", failed.reason, group.name, failures=failures)
+    state = release(state, group)
+    if is_member(state.current, group):  # the others wait for it in a generation that it cannot enter
+        state = with_(state, trouble=state.trouble or f"{group.name} cannot enter: {failed.reason}")
+    return change_group(state, group, heal=0, heal_failures=failures, retry_s=now + wait_s, caught=False)
+
+
+def _committed(state: RunState, group: Group, done: Committed) -> RunState:
+    state = change_group(state, group, version=done.version)
+    state = learn_start(state, done.start)
+    current = state.current
+    if current is None or done.start.number != current.number or not state.history.contains(done.version):
+        return state
+    if done.version.generation == current.number:
+        roster = with_roles(current.roster, done.promoted)
+        if roster is not current.roster or not current.committed:
+            state = replace_gen(state, msgspec.structs.replace(current, roster=roster, committed=True))
+            state = with_(state, dirty=True)
+        for name in done.mismatched:
+            state = _mismatched(state, name)
+    if done.version.step > state.newest.step:
+        state = with_(state, newest=done.version, loss=done.loss, step_s=done.step_s)
+        words = {"loss": f"{done.loss:.4f}", "tokens": done.tokens, "step_s": f"{done.step_s:.3f}"}
+        state = tell(state, "step", "skipped" if done.skipped else "", "", **words)
+    return state
+
+
+def _mismatched(state: RunState, name: str) -> RunState:
+    group = state.groups.get(name)
+    if group is None or group.mismatched:
+        return state
+    state = tell(state, "mismatch", "its digest differs: it heals again", name)
+    return with_(change_group(state, group, caught=False, heal=0, mismatched=True), dirty=True)
+
+
+def finish(state: RunState, version: Version) -> RunState:
+    """The run is finished at `version`: everybody left leaves with success."""
+    if state.finished is not None:
+        return state
+    state = with_(emit(state, StoreFinished(version=version)), finished=version, newest=max(state.newest, version))
+    state = tell(state, "finished", "", "", step=version.step)
+    for group in state.groups.values():
+        state = send(state, group, Leave(reason=f"the run is finished at step {version.step}", success=True))
+    return state
+
+
+def _stream_ended(state: RunState, conn: int) -> RunState:
+    name = state.conns.get(str(conn))
+    state = without_conn(state, conn)
+    group = state.groups.get(name) if name is not None else None
+    if group is None or group.conn != conn:
+        return state
+    return change_group(state, group, conn=0)

@@ -1,0 +1,253 @@
+"""The state of a run in the lighthouse's core, and the small questions that its rules ask of it.
+
+One immutable value. `record` (core_record) notes what happened, `decide` (core) lets the rules act on it: core_change
+for unplanned changes, core_plan for joins and drains, core_heal for donors. Rules add effects to `outbox`, in order.
+
+Leases are counted on a clock that stands still while this process did not run: `lease_clock = now - paused_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lighthouse.core_values import Effect, Hold, RunConfig, Send, Tell
+from lighthouse.history import History
+from lighthouse.table import Table
+from lighthouse.values import ROOT, Down, EntryName, Member, Report, Role, RosterChange, Value, Version
+
+Roster = tuple[Member, ...]
+
+
+class Group(Value, frozen=True):
+    """A group that said hello, and whose lease runs.
+
+    conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
+    mismatched: its digest differed: it has to leave and heal again
+    leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
+    """
+
+    name: str
+    incarnation: int
+    conn: int
+    host: str
+    heard_s: float
+    rendezvous: tuple[str, ...]
+    weights: tuple[str, ...]
+    digest: int
+    report: Report
+    version: Version
+    draining: bool = False
+    leaving: bool = False
+    told_leave: bool = False
+    caught: bool = False
+    loading: bool = False
+    mismatched: bool = False
+    opened: int = 0
+    heal: int = 0
+    donor: str = ""
+    heal_failures: int = 0
+    retry_s: float = 0.0
+
+    @property
+    def live(self) -> bool:
+        """It has a stream. (One whose lease ran out is not in the table.)"""
+        return self.conn != 0
+
+
+class Gen(Value, frozen=True):
+    """A generation that may be at work: the last one with a base, or one prepared since.
+
+    left: somebody of it has abandoned it for good; gone: names of members known to be dead, not merely lost
+    members: incarnations by name; told: the roster with the roles that its members were told first
+    committed: a step of it was reported, so its roles are settled
+    recalled: read from the store: how far it got before is not known
+    """
+
+    number: int
+    roster: Roster
+    members: dict[str, int]
+    told: Roster
+    version: Version = ROOT
+    cursor: int = 0
+    left: bool = False
+    gone: frozenset[str] = frozenset()
+    committed: bool = False
+    recalled: bool = False
+
+
+class Change(Value, frozen=True):
+    """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then."""
+
+    number: int
+    reason: str
+    since_s: float
+    until_s: float
+
+
+class Plan(Value, frozen=True):
+    """A planned generation whose communicators are being opened; `opened` of its members have. Its roster is its Gen's.
+
+    broken: a member may have missed a message of it
+    ready: everybody was told to be, and may enter it in any roll call from now on
+    """
+
+    number: int
+    until_s: float
+    opened: int = 0
+    ready: bool = False
+    broken: bool = False
+
+
+class RunState(Value, frozen=True):
+    """Everything that the lighthouse knows of one run.
+
+    check_s: when the first lease can run out; dirty: something happened that plans and heals depend on, so they are
+    looked at again; retry_s: when a joiner that failed may heal again, 0 for none
+    """
+
+    config: RunConfig
+    started_s: float = 0.0
+    paused_s: float = 0.0
+    check_s: float = 0.0
+    first_number: int = 0
+    last_number: int = 0
+    next_incarnation: int = 1
+    next_heal: int = 1
+    setup: dict[str, str] = {}
+    groups: Table[Group] = Table()
+    conns: Table[str] = Table()
+    history: History = History()
+    gens: tuple[Gen, ...] = ()
+    change: Change | None = None
+    plan: Plan | None = None
+    trouble: str = ""
+    hold: Hold = Hold.NONE
+    hold_since_s: float = 0.0
+    hold_text: str = ""
+    first_hello_s: float = -1.0
+    newest: Version = ROOT
+    loss: float = 0.0
+    step_s: float = 0.0
+    finished: Version | None = None
+    ended: str = ""
+    dirty: bool = True
+    retry_s: float = 0.0
+    outbox: tuple[Effect, ...] = ()
+
+    @property
+    def current(self) -> Gen | None:
+        """The generation with the newest base, None before the first."""
+        return self.gens[0] if self.gens else None
+
+
+def with_(state: RunState, **fields: object) -> RunState:
+    """`state` with some fields replaced."""
+    return msgspec.structs.replace(state, **fields)
+
+
+def emit(state: RunState, *effects: Effect) -> RunState:
+    """`state` with effects added to its outbox."""
+    return with_(state, outbox=state.outbox + effects)
+
+
+def tell(state: RunState, kind: str, text: str = "", group: str = "", **fields: object) -> RunState:
+    """`state` with an event for people added to its outbox, about the generation in force."""
+    number = state.change.number if state.change else state.gens[0].number if state.gens else 0
+    words = {k: str(v) for k, v in fields.items()}
+    return emit(state, Tell(kind=kind, number=number, version=state.newest, group=group, text=text, fields=words))
+
+
+def send(state: RunState, group: Group, message: Down) -> RunState:
+    """`state` with a message to `group` in its outbox, if it has a stream."""
+    return emit(state, Send(conn=group.conn, message=message)) if group.conn else state
+
+
+def put_group(state: RunState, group: Group) -> RunState:
+    """`state` with `group` in its table."""
+    return with_(state, groups=state.groups.set(group.name, group))
+
+
+def change_group(state: RunState, group: Group, **fields: object) -> RunState:
+    """`state` with some fields of `group` replaced."""
+    return put_group(state, msgspec.structs.replace(group, **fields))
+
+
+def lease_clock(state: RunState, now: float) -> float:
+    """Seconds on the clock that leases are counted on."""
+    return now - state.paused_s
+
+
+def in_grace(state: RunState, now: float) -> bool:
+    """Whether less than one lease has passed since the start: nobody is judged yet."""
+    return lease_clock(state, now) < state.started_s + state.config.lease_s
+
+
+def member_group(state: RunState, member: Member) -> Group | None:
+    """The group that `member` means, if it is known in that very incarnation."""
+    group = state.groups.get(member.name)
+    return group if group is not None and group.incarnation == member.incarnation else None
+
+
+def new_gen(number: int, roster: Roster) -> Gen:
+    """A generation that `roster` is to form."""
+    return Gen(number=number, roster=roster, members={m.name: m.incarnation for m in roster}, told=roster)
+
+
+def is_member(gen: Gen | None, group: Group) -> bool:
+    """Whether `group`, in its present incarnation, is in the roster of `gen`."""
+    return gen is not None and gen.members.get(group.name) == group.incarnation
+
+
+def all_dead(state: RunState) -> bool:
+    """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
+    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
+
+
+def replace_gen(state: RunState, gen: Gen) -> RunState:
+    """`state` with the generation of that number replaced."""
+    return with_(state, gens=tuple(gen if g.number == gen.number else g for g in state.gens))
+
+
+def with_roles(roster: Roster, grown: Iterable[Member]) -> Roster:
+    """`roster` in which the members named in `grown` have the role given there."""
+    roles = {(m.name, m.incarnation): m for m in grown}
+    return tuple(roles.get((m.name, m.incarnation), m) for m in roster) if roles else roster
+
+
+def roster_change(gen: Gen | None, roster: Roster) -> RosterChange:
+    """`roster` told as a difference from the roster that the members of `gen` were told, or whole.
+
+    A member whose role has grown since is told again: not everybody has seen that roll call yet.
+    """
+    if gen is None:
+        return RosterChange(previous=0, joined=roster)
+    old = set(gen.told)
+    names = {m.name for m in roster}
+    return RosterChange(
+        previous=gen.number,
+        left=tuple(m.name for m in gen.told if m.name not in names),
+        joined=tuple(m for m in roster if m not in old),
+    )
+
+
+def slots_of(state: RunState) -> int:
+    """How many slots a global batch has (G)."""
+    return int(state.setup.get("slots", "1"))
+
+
+def is_over(state: RunState, version: Version, stop: bool) -> bool:
+    """Whether the step after `version` is the farewell."""
+    return stop or version.step >= int(state.setup.get("steps", str(1 << 62)))
+
+
+def holds_entry(report: Report, start: Version, end: Version) -> bool:
+    """Whether the reporter can serve the entry from `start` to `end`."""
+    return EntryName(start=start, end=end) in report.entries
+
+
+def role_at_entry(index: int, wanted: int) -> Role:
+    """Role of the index-th of the first members, whose digests were equal at hello."""
+    return Role.CONTRIBUTOR if wanted == 0 or index < wanted else Role.SPARE

@@ -1,0 +1,240 @@
+"""The lighthouse as a program: options, start, one line that says where it listens, orderly end.
+
+    lighthouse waits: the store PATH is held by pid 17 on HOST      (a standby; goes on when the lock is free)
+    lighthouse listening on HOST:PORT
+
+Exit codes: 0 stopped by a signal, or its only run finished; 1 its only run ended without finishing; 2 it could not be
+started as configured, or its store failed; 3 another lighthouse has taken over; 70 a defect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+
+from lighthouse.auth import TokenError, read_token
+from lighthouse.core_values import Core, RunConfig
+from lighthouse.journal import Journal
+from lighthouse.service import PortTaken, Runs, Server, Serving
+from lighthouse.store import Store, StoreError, StoreLock, Superseded
+
+log = logging.getLogger("lighthouse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LighthouseOptions:
+    """How a lighthouse is started."""
+
+    store: Path = Path("lighthouse.db")
+    """File of the lighthouse's records. Beside it lie its lock (.lock) and the journal (.journal)."""
+    bind: str = "127.0.0.1"
+    """Address to listen on; with any but a loopback one a token is needed."""
+    port: int = 29510
+    """Port to listen on; 0 takes a free one, which the line on standard output tells."""
+    token_file: Path | None = None
+    """File with the token that every caller must present; without it everyone on this host may call."""
+    run_id: str = ""
+    """The only run that is led; empty leads any run whose groups say hello."""
+    until_ended: bool = False
+    """Exit when the only run has ended, instead of going on to answer for it."""
+    min_groups: int = 1
+    """With fewer groups that stand on the base, the run holds."""
+    groups_wanted: int = 1
+    """The first formation waits for so many groups..."""
+    join_wait_s: float = 10.0
+    """...or so many seconds after the first hello."""
+    contributors: int = 0
+    """Groups beyond so many are spares; 0 makes every group a contributor."""
+    lease_s: float = 2.0
+    """Seconds of silence after which a group is lost."""
+    hold_patience_s: float = 600.0
+    """Seconds of holding after which the run saves and stops; 0 holds for ever."""
+    cold_start_after_s: float = 0.0
+    """Seconds after which a run that nobody can go on from makes a cold start; 0 never does by itself."""
+    skip_poison: bool = False
+    """Commit without a slot that was in hand at two deaths, instead of holding for a person."""
+    stall_factor: float = 10.0
+    """A member behind the others is suspected after so many times the usual duration of its slots."""
+    stall_floor_s: float = 10.0
+    """No member is suspected earlier than this."""
+    warmup_s: float = 300.0
+    """In its first step no member is suspected earlier than this."""
+    open_s: float = 20.0
+    """Deadline for opening a communicator."""
+    heal_s: float = 30.0
+    """A joiner that moves no bytes for so long is told another way to heal."""
+    donors: int = 4
+    """At most so many donors serve one joiner."""
+    restart_limit: int = 0
+    """A group that dies so often for the same reason is refused; 0 never refuses."""
+    journal_mib: int = 256
+    """Bound of the journal on disk, in MiB; the oldest is dropped."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port is {self.port}: use 0 to 65535")
+        if self.token_file is None and not _is_loopback(self.bind):
+            raise ValueError(f"bind is {self.bind}, which other hosts reach: give a token_file, or bind to 127.0.0.1")
+        if self.until_ended and not self.run_id:
+            raise ValueError("until_ended needs a run_id: name the run whose end is meant")
+        if self.journal_mib < 1:
+            raise ValueError("journal_mib must be at least 1")
+        self.config_for(self.run_id)
+
+    def config_for(self, run_id: str) -> RunConfig:
+        """The configuration of a run. Raises ValueError where options contradict each other."""
+        return RunConfig(
+            run_id=run_id,
+            min_groups=self.min_groups,
+            groups_wanted=max(self.groups_wanted, self.min_groups),
+            join_wait_s=self.join_wait_s,
+            contributors_wanted=self.contributors,
+            lease_s=self.lease_s,
+            hold_patience_s=self.hold_patience_s,
+            cold_start_after_s=self.cold_start_after_s,
+            skip_poison=self.skip_poison,
+            stall_factor=self.stall_factor,
+            stall_floor_s=self.stall_floor_s,
+            warmup_s=self.warmup_s,
+            open_s=self.open_s,
+            heal_s=self.heal_s,
+            donors=self.donors,
+            restart_limit=self.restart_limit,
+        )
+
+
+async def run_lighthouse(options: LighthouseOptions, core: Core | None = None) -> int:
+    """Runs a lighthouse until a signal, the end of its only run, or a failure. Returns the exit code.
+
+    `core` is what decides; the lighthouse's own if it is not given. Takes over SIGTERM and SIGINT meanwhile.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        return await _lead(options, core or _own_core(), stopped)
+    except (StoreError, TokenError, PortTaken) as error:
+        return _give_up(2, str(error))
+    except Superseded as error:
+        return _give_up(3, str(error))
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _lead(options: LighthouseOptions, core: Core, stopped: asyncio.Event) -> int:
+    token = read_token(options.token_file) if options.token_file else ""
+    with ExitStack() as stack:
+        lock = StoreLock(options.store)
+        stack.callback(lock.release)
+        if not await _take(lock, options.store, stopped):
+            return 0
+        store = Store(options.store)
+        stack.callback(store.close)
+        path = options.store.with_name(options.store.name + ".journal")
+        journal = Journal(path, limit_bytes=options.journal_mib << 20)
+        stack.callback(journal.close)
+        runs = Runs(
+            Serving(core=core, store=store, journal=journal, config_for=options.config_for, only_run=options.run_id)
+        )
+        server = Server(runs, token=token)
+        try:
+            # Listen first: a taken port must be told before a run begins.
+            port = await server.start(options.bind, options.port)
+            if options.run_id:
+                runs.begin(options.run_id)
+            _say(f"lighthouse listening on {_shown(options.bind)}:{port}")
+            return await _serve(runs, options.until_ended, stopped)
+        finally:
+            await runs.close()
+            await server.stop()
+
+
+async def _take(lock: StoreLock, store: Path, stopped: asyncio.Event) -> bool:
+    """Takes the lock, waiting for it as a standby. False if the lighthouse is to stop instead."""
+    if lock.try_take():
+        return True
+    _say(f"lighthouse waits: the store {store} is held by {lock.holder()}")
+    loop = asyncio.get_running_loop()
+    taken = loop.create_future()
+
+    def wait() -> None:
+        try:
+            lock.take()
+            tell = partial(taken.set_result, None)
+        except OSError as error:
+            tell = partial(taken.set_exception, StoreError(f"cannot wait for the lock of {store}: {error}"))
+        with suppress(RuntimeError):  # the loop is closed: the process is about to end
+            loop.call_soon_threadsafe(lambda: taken.done() or tell())
+
+    # Waiting for a lock cannot be interrupted: a daemon thread may be left behind at the end of the process.
+    threading.Thread(target=wait, name="standby", daemon=True).start()
+    signalled = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait({taken, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    if stopped.is_set():
+        taken.cancel()
+        return False
+    taken.result()
+    return True
+
+
+async def _serve(runs: Runs, until_ended: bool, stopped: asyncio.Event) -> int:
+    ended = asyncio.ensure_future(runs.all_ended()) if until_ended else asyncio.get_running_loop().create_future()
+    signalled = asyncio.ensure_future(stopped.wait())
+    try:
+        await asyncio.wait({runs.failed, ended, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signalled.cancel()
+        ended.cancel()
+    if runs.failed.done():
+        error = runs.failed.result()
+        if isinstance(error, StoreError | Superseded):
+            raise error
+        log.error("the lighthouse has a defect and stops; its journal shows how", exc_info=error)
+        return _give_up(70, f"defect: {error!r}")
+    if ended.done() and not ended.cancelled():
+        return 0 if ended.result() else 1
+    return 0
+
+
+def _own_core() -> Core:
+    from lighthouse import core
+
+    return Core(
+        state_type=core.RunState,
+        new_run=core.new_run,
+        record=core.record,
+        decide=core.decide,
+        hold=core.hold,
+        wake_at=core.wake_at,
+        status=core.status,
+    )
+
+
+def _is_loopback(bind: str) -> bool:
+    try:
+        return ip_address(bind).is_loopback
+    except ValueError:
+        return bind == "localhost"
+
+
+def _shown(bind: str) -> str:
+    return f"[{bind}]" if ":" in bind else bind
+
+
+_say = partial(print, flush=True)
+
+
+def _give_up(code: int, why: str) -> int:
+    print(f"lighthouse: {why}", file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,374 @@
+"""The loop that owns an agent's state: events in, recorded and decided at once, effects carried out in order.
+
+It all happens on one thread. An event that comes while another is being dealt with (a rank that cannot be started, say)
+waits its turn. What takes time goes on beside: starting ranks, sending, writing files; its outcome comes back as an
+event. Every event is journalled with its time, and so is every time at which the core asked to be woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from lighthouse.values import Died, Goodbye, Leave
+from replica.agent_core import decide, new_agent, record, wake_at
+from replica.agent_files import Appender
+from replica.agent_journal import Journal
+from replica.agent_life import FENCED
+from replica.agent_state import AgentState, welcomed
+from replica.agent_values import (
+    AgentConfig,
+    CloseSession,
+    DrainAsked,
+    EndRanks,
+    Event,
+    Exit,
+    Ledger,
+    LighthouseSaid,
+    OpenSession,
+    RankExited,
+    RankSaid,
+    Say,
+    SessionClosed,
+    SessionOpened,
+    StartRanks,
+    ToLighthouse,
+    TookOver,
+    ToRank,
+    ToRanks,
+)
+from replica.attach_server import AttachServer
+from replica.environment import RankEnvironment, write_environment
+from replica.lock import GroupLock
+from replica.output import Output
+from replica.ranks import Ranks, free_port, init_method, last_traceback
+from replica.session_client import SessionClient
+from replica.values import Commit, Quit, Raised, RankDown, RankUp
+
+INTERRUPTED = 130
+"""Exit code after a second SIGINT, as shells have it."""
+ATTACH_GRACE_S = 2.0
+"""How long a rank may live after its Attach ended, though it was not told to leave."""
+DUMP_S = 0.5
+"""How long ranks that stalled may take to write their stacks before they are killed."""
+SAY_AGAIN_S = 10.0
+"""How often the same line is logged at most."""
+LONGEST_SOCKET = 100
+"""Bytes of a Unix socket's path; the kernel allows 107."""
+
+log = logging.getLogger("replica.agent")
+
+
+class Options(Protocol):
+    """What the loop needs of `AgentOptions`."""
+
+    @property
+    def lighthouse(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def command(self) -> tuple[str, ...]: ...
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+    @property
+    def bind(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What a loop is given to work with. folder: the group's own, made before ranks are started."""
+
+    ledger: Appender | None
+    journal: Journal | None
+    output: Output
+    lock: GroupLock
+    folder: Path
+    mark: str
+
+
+class AgentLoop:
+    """Owns the state of one agent. `over` is done, with the exit code, when it has left."""
+
+    def __init__(self, config: AgentConfig, options: Options, hands: Hands) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[int] = self._loop.create_future()
+        self._options = options
+        self._hands = hands
+        self._state: AgentState = new_agent(config)
+        self._inbox: deque[Event | None] = deque()
+        self._deciding = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._session = SessionClient(options.lighthouse, options.token, self._session_event)
+        self._ranks = Ranks(options.command, hands.mark, options.environ, hands.output, self._rank_exited)
+        self._attach: AttachServer | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving_told = False
+        self._tracebacks: dict[int, str] = {}
+        self._interrupts = 0
+        self._restart_told = False
+        self._said: dict[str, float] = {}
+
+    # ---- from outside ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The lock is held: starts the ranks, and all that follows."""
+        self._deliver(TookOver())
+
+    def drain(self) -> None:
+        """Asks the group to leave."""
+        self._deliver(DrainAsked())
+
+    def interrupt(self) -> None:
+        """Asks the group to leave; the second time, ends it at once."""
+        self._interrupts += 1
+        if self._interrupts == 1:
+            log.info("leaving after the step in work; interrupt again to end at once")
+            self.drain()
+        else:
+            self._cut(INTERRUPTED, "ended by a second interrupt", goodbye=True)
+
+    def give_way(self) -> None:
+        """A newer agent of the same name is here: ends the ranks and goes."""
+        self._cut(FENCED, "a newer agent of the same name took over", goodbye=False)
+
+    async def close(self, flush_s: float) -> None:
+        """Ends all ranks and everything else. What is queued to be sent may take `flush_s`."""
+        self._finish(FENCED)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await asyncio.gather(self._ranks.close(), self._session.finish(flush_s))
+        if self._attach is not None:
+            await self._attach.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- events in, effects out ------------------------------------------------------------------------------------
+
+    def _deliver(self, event: Event | None) -> None:
+        """Records an event and decides; None only decides."""
+        self._inbox.append(event)
+        if self._deciding or self.over.done():
+            return
+        self._deciding = True
+        try:
+            while self._inbox:
+                self._turn(self._inbox.popleft())
+        except Exception as error:  # noqa: BLE001 a defect: nothing may be decided any more
+            if not self.over.done():
+                self.over.set_exception(error)
+        finally:
+            self._deciding = False
+        self._set_timer()
+
+    def _turn(self, event: Event | None) -> None:
+        before, now = self._state, self._loop.time()
+        try:
+            state = before if event is None else record(before, event, now)
+            self._state, effects = decide(state, now)
+            for effect in effects:
+                _CARRY[type(effect)](self, effect)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
+        finally:
+            # Last, since ranks wait for the verdict; but also of what the core could not deal with.
+            if self._hands.journal is not None:
+                self._hands.journal.note(before, now, event)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.over.done():
+            return
+        when = wake_at(self._state, self._loop.time())
+        if when is not None:
+            self._timer = self._loop.call_at(when, self._deliver, None)
+
+    def _finish(self, code: int) -> None:
+        if not self.over.done():
+            self.over.set_result(code)
+
+    def _cut(self, code: int, reason: str, *, goodbye: bool) -> None:
+        """Ends the ranks and the agent at once, telling the lighthouse if it listens."""
+        if self.over.done():
+            return
+        log.warning("%s", reason)
+        self._ranks.end(self._state.life.number)
+        if welcomed(self._state):
+            self._session.send(Died(reason=reason, shard_rank=0, killed=True))
+            if goodbye:
+                self._session.send(Goodbye(reason=reason))
+        self._finish(code)
+
+    # ---- ranks -----------------------------------------------------------------------------------------------------
+
+    def _start_ranks(self, effect: StartRanks) -> None:
+        self._leaving_told = False
+        self._tracebacks.clear()
+        self._starting = self._beside(self._start(effect.life))
+
+    async def _start(self, life: int) -> None:
+        try:
+            if self._attach is not None:
+                await self._attach.stop()
+                self._attach = None
+            server = AttachServer(
+                life, self._state.config.shards, self._options.token, self._rank_said, self._rank_left
+            )
+            address = await server.start(_address(self._hands.folder, life))
+            self._attach = server
+            variables = self._variables(life, address)
+        except OSError as error:
+            for shard_rank in range(self._state.config.shards):
+                self._deliver(RankExited(life=life, shard_rank=shard_rank, code=1, traceback=f"OSError: {error}"))
+            return
+        started = await self._ranks.start(life, variables, self._state.config.name)
+        self._hands.lock.record(started)
+
+    def _variables(self, life: int, address: str) -> list[dict[str, str]]:
+        config, port = self._state.config, free_port(self._options.bind)
+        folder = self._hands.folder / str(life)
+        folder.mkdir(mode=0o700)
+        inherited = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **self._options.environ}
+        return [
+            {
+                **inherited,
+                **write_environment(
+                    RankEnvironment(
+                        agent=address,
+                        token_file=str(self._hands.folder / "token"),
+                        run_id=config.run_id,
+                        group=config.name,
+                        shard_rank=shard_rank,
+                        shards=config.shards,
+                        bind=self._options.bind,
+                        life=life,
+                        init_method=init_method(folder),
+                        master_port=port,
+                    )
+                ),
+            }
+            for shard_rank in range(config.shards)
+        ]
+
+    def _session_event(self, event: SessionOpened | SessionClosed | LighthouseSaid) -> None:
+        """A lighthouse that wants a group to start anew has seen it stall: then people want to see its stacks."""
+        if isinstance(event, LighthouseSaid) and isinstance(event.message, Leave):
+            self._restart_told = event.message.restart
+        self._deliver(event)
+
+    def _rank_said(self, life: int, shard_rank: int, message: RankUp) -> None:
+        if isinstance(message, Raised):
+            self._tracebacks[shard_rank] = message.traceback
+        self._deliver(RankSaid(life=life, shard_rank=shard_rank, message=message))
+
+    def _rank_left(self, life: int, shard_rank: int) -> None:
+        """A rank without its stream is of no use: it ends by itself, or is ended."""
+        if not self._leaving_told and not self.over.done() and self._ranks.alive(life, shard_rank):
+            self._beside(self._end_deserter(life, shard_rank))
+
+    async def _end_deserter(self, life: int, shard_rank: int) -> None:
+        await asyncio.sleep(ATTACH_GRACE_S)
+        self._ranks.end_one(life, shard_rank, "its Attach stream ended, though its process lived on")
+
+    def _rank_exited(self, life: int, shard_rank: int, code: int, errors: str) -> None:
+        told = self._tracebacks.pop(shard_rank, "")
+        if told and told.strip().rpartition("\n")[2] not in errors:  # ended before it could print what it raised
+            for line in told.rstrip().splitlines():
+                self._hands.output.say(f"[{self._state.config.name}/{shard_rank}] {line}")
+        printed = last_traceback(errors) if code > 0 else ""
+        self._deliver(RankExited(life=life, shard_rank=shard_rank, code=code, traceback=told or printed))
+
+    # ---- effects ---------------------------------------------------------------------------------------------------
+
+    def _to_lighthouse(self, effect: ToLighthouse) -> None:
+        self._session.send(effect.message)
+
+    def _to_rank(self, effect: ToRank) -> None:
+        if self._attach is not None:
+            self._attach.send(effect.shard_rank, effect.message)
+        self._note_leaving(effect.message)
+
+    def _to_ranks(self, effect: ToRanks) -> None:
+        if self._attach is not None:
+            self._attach.send_all(effect.message)
+        self._note_leaving(effect.message)
+
+    def _note_leaving(self, message: RankDown) -> None:
+        if isinstance(message, Quit) or (isinstance(message, Commit) and message.leave):
+            self._leaving_told = True
+
+    def _end_ranks(self, effect: EndRanks) -> None:
+        self._ranks.end(effect.life, dump_s=DUMP_S if self._restart_told else 0.0)
+        self._restart_told = False
+
+    def _open_session(self, effect: OpenSession) -> None:
+        self._session.open(effect.session)
+
+    def _close_session(self, effect: CloseSession) -> None:
+        self._session.close(effect.session)
+
+    def _ledger(self, effect: Ledger) -> None:
+        if self._hands.ledger is not None:
+            self._hands.ledger.append(msgspec.json.encode({"time_s": time.time(), **effect.line}))
+
+    def _say(self, effect: Say) -> None:
+        line = " ".join([effect.event, *(f"{name}={_shown(value)}" for name, value in effect.fields.items())])
+        now = self._loop.time()
+        self._said = {said: at for said, at in self._said.items() if now - at < SAY_AGAIN_S}
+        if self._said.setdefault(line, now) == now:
+            log.info("%s", line)
+
+    def _exit(self, effect: Exit) -> None:
+        log.log(
+            logging.INFO if effect.code == 0 else logging.ERROR, "exit code=%d reason=%s", effect.code, effect.reason
+        )
+        self._finish(effect.code)
+
+    def _beside(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._beside_done)
+        return task
+
+    def _beside_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self.over.done():
+            self.over.set_exception(error)
+
+
+_CARRY: dict[type[Any], Callable[[AgentLoop, Any], None]] = {
+    ToLighthouse: AgentLoop._to_lighthouse,
+    ToRank: AgentLoop._to_rank,
+    ToRanks: AgentLoop._to_ranks,
+    StartRanks: AgentLoop._start_ranks,
+    EndRanks: AgentLoop._end_ranks,
+    OpenSession: AgentLoop._open_session,
+    CloseSession: AgentLoop._close_session,
+    Ledger: AgentLoop._ledger,
+    Say: AgentLoop._say,
+    Exit: AgentLoop._exit,
+}
+
+
+def _address(folder: Path, life: int) -> str:
+    path = folder / f"{life}.sock"
+    return f"unix:{path}" if len(str(path).encode()) <= LONGEST_SOCKET else "127.0.0.1:0"
+
+
+def _shown(value: str) -> str:
+    """A field's value on one line, quoted if it has blanks."""
+    return msgspec.json.encode(value).decode() if not value or any(c in value for c in ' \n\t"=') else value

@@ -1,0 +1,95 @@
+"""What a rank learns from its environment: the one place where that is read, and the one where it is written.
+
+Names are `BELLROCK_…`, and beside them what torch's `env://` reads, so that a program which knows nothing of Bellrock
+can still make its in-group process group. `MASTER_PORT` is a port that was free a moment before; a life that finds it
+taken fails and is started again with another. `BELLROCK_INIT_METHOD` has no such race: a file of this life alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class NotARankError(Exception):
+    """This process was not started by an agent, or by one of another version; the message says what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """A rank's place in its group, and how it reaches its agent."""
+
+    agent: str
+    """Address of the agent's Attach service, for gRPC: "unix:path" or "host:port"."""
+    token_file: str
+    """File with the run's token, which Attach and the ranks' own listeners ask for."""
+    run_id: str
+    """The run."""
+    group: str
+    """Name of the group."""
+    shard_rank: int
+    """This rank's place in the group, from 0."""
+    shards: int
+    """Ranks in the group."""
+    bind: str = "127.0.0.1"
+    """Interface that this rank's own listeners and communicators use."""
+    life: int = 1
+    """How often the agent has started its ranks, this time included."""
+    init_method: str = ""
+    """For `init_process_group` of the in-group process group: a "file://" URL of this life alone."""
+    master_port: int = 0
+    """A port that was free on `bind` when the rank was started, for torch's `env://`."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shard_rank < self.shards:
+            raise NotARankError(
+                f"BELLROCK_SHARD_RANK is {self.shard_rank} of BELLROCK_SHARDS {self.shards}: it must be below"
+            )
+
+
+def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
+    """What the agent wrote into `environ`. Raises NotARankError, for people."""
+    missing = [name for name in _TEXTS | _NUMBERS if name not in environ and name not in _OPTIONAL]
+    if missing:
+        raise NotARankError(
+            f"{', '.join(missing)} not set: start this program with `bellrock group … -- COMMAND`, which sets it"
+        )
+    fields: dict[str, str | int] = {field: environ[name] for name, field in _TEXTS.items() if name in environ}
+    for name, field in _NUMBERS.items():
+        if name in environ:
+            try:
+                fields[field] = int(environ[name])
+            except ValueError:
+                raise NotARankError(f"{name} is {environ[name]!r}: it must be a whole number") from None
+    return RankEnvironment(**fields)  # type: ignore[arg-type]
+
+
+def write_environment(rank: RankEnvironment) -> dict[str, str]:
+    """The variables that tell a rank what it is, torch's own ones included."""
+    ours = {name: str(getattr(rank, field)) for name, field in (_TEXTS | _NUMBERS).items()}
+    return {
+        **ours,
+        "MASTER_ADDR": rank.bind,
+        "RANK": str(rank.shard_rank),
+        "LOCAL_RANK": str(rank.shard_rank),
+        "WORLD_SIZE": str(rank.shards),
+        "LOCAL_WORLD_SIZE": str(rank.shards),
+        "GROUP_RANK": "0",
+    }
+
+
+_TEXTS = {
+    "BELLROCK_AGENT": "agent",
+    "BELLROCK_TOKEN_FILE": "token_file",
+    "BELLROCK_RUN_ID": "run_id",
+    "BELLROCK_GROUP": "group",
+    "BELLROCK_BIND": "bind",
+    "BELLROCK_INIT_METHOD": "init_method",
+}
+_NUMBERS = {
+    "BELLROCK_SHARD_RANK": "shard_rank",
+    "BELLROCK_SHARDS": "shards",
+    "BELLROCK_LIFE": "life",
+    "MASTER_PORT": "master_port",
+}
+_OPTIONAL = {"BELLROCK_BIND", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"}

@@ -1,0 +1,199 @@
+"""The processes of a group's ranks: started, watched by pidfd, ended with all that they started.
+
+Each rank leads a session of its own, so that Ctrl-C in a terminal reaches the agent alone and one signal reaches a rank
+with its children. A rank's end is known as soon as the kernel knows: its pidfd wakes the loop, its process group is
+killed while its zombie still holds the number, then it is reaped. Whatever made a group of its own is found as kin
+before the next life begins. Should the agent itself be killed, the kernel ends the ranks (`spawn.py`) and the keeper
+the rest (`processes.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from replica import processes, spawn
+from replica.lock import Process
+from replica.output import Output, Stream
+
+SWEEP_S = 10.0
+"""How long processes that were sent SIGKILL may take to go before it is said that they do not."""
+_TRACEBACK = "Traceback (most recent call last):"
+
+log = logging.getLogger("replica.ranks")
+
+OnExit = Callable[[int, int, int, str], None]
+"""Called on the loop with life, shard_rank, exit code (or minus the signal), and the end of what it wrote to its
+standard error; of a rank that was not started, or ended for it by `end_one`, a reason in its place."""
+
+
+@dataclass
+class _Rank:
+    life: int
+    shard_rank: int
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    errors: Stream
+    ended_for: str = ""
+
+
+class Ranks:
+    """The ranks of one agent. All methods belong to the loop's thread.
+
+    command: what a rank runs, searched in PATH
+    mark: the kin mark that all of them carry
+    environ: what the keeper inherits, which must not hold a kin mark
+    """
+
+    def __init__(
+        self, command: Sequence[str], mark: str, environ: Mapping[str, str], output: Output, on_exit: OnExit
+    ) -> None:
+        self._command = list(command)
+        self._mark = mark
+        self._output = output
+        self._on_exit = on_exit
+        self._ranks: dict[int, _Rank] = {}
+        self._ended_life = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", processes.__file__, mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={name: value for name, value in environ.items() if name != processes.KIN_VARIABLE},
+        )
+
+    async def start(self, life: int, variables: Sequence[Mapping[str, str]], label: str) -> list[Process]:
+        """Starts a rank for each of `variables`, its environment, once nothing of an earlier life is left.
+
+        label: what its output lines begin with, before "/shard_rank"
+        returns: the processes; one that could not be started is told to `on_exit` instead
+        """
+        await self.gone()
+        started = []
+        for shard_rank, environment in enumerate(variables):
+            if life <= self._ended_life:  # ended before it was started
+                self._on_exit(life, shard_rank, -signal.SIGKILL, "")
+                continue
+            try:
+                started.append(self._start(life, shard_rank, environment, f"[{label}/{shard_rank}] "))
+            except OSError as error:
+                self._on_exit(life, shard_rank, 1, f"{_TRACEBACK}\nOSError: the rank could not be started: {error}")
+        return started
+
+    def end(self, life: int, *, dump_s: float = 0.0) -> None:
+        """SIGKILL to the process groups of all ranks of `life`, started or not. `on_exit` follows for each.
+
+        dump_s: how long ranks may take before that to write the stacks of all their threads to standard error, for
+        which they are sent SIGABRT
+        """
+        self._ended_life = max(self._ended_life, life)
+        for rank in [rank for rank in self._ranks.values() if rank.life <= life]:
+            if dump_s > 0.0:
+                rank.process.send_signal(signal.SIGABRT)
+            else:
+                _kill_group(rank.process.pid)
+        if dump_s > 0.0:
+            asyncio.get_running_loop().call_later(dump_s, self.end, life)
+
+    def end_one(self, life: int, shard_rank: int, reason: str) -> None:
+        """SIGKILL to the process group of one rank, if it is there; `on_exit` follows, with code 1 and `reason`."""
+        rank = self._ranks.get(shard_rank)
+        if rank is not None and rank.life == life:
+            rank.ended_for = reason
+            _kill_group(rank.process.pid)
+
+    def alive(self, life: int, shard_rank: int) -> bool:
+        """Whether this rank of this life has not ended."""
+        rank = self._ranks.get(shard_rank)
+        return rank is not None and rank.life == life
+
+    async def gone(self) -> None:
+        """Waits until no rank is left, then ends what they left behind."""
+        await self._empty.wait()
+        left = await asyncio.to_thread(processes.end_kin, self._mark, SWEEP_S)
+        if left:
+            log.warning("processes of an ended rank do not go, though they were sent SIGKILL: %s", left)
+
+    async def close(self) -> None:
+        """Ends everything, and the keeper too."""
+        for life in {rank.life for rank in self._ranks.values()}:
+            self.end(life)
+        try:
+            await asyncio.wait_for(self.gone(), 2 * SWEEP_S)
+        except TimeoutError:
+            log.warning("ranks do not go, though they were sent SIGKILL: the kernel still holds them")
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        await asyncio.to_thread(self._keeper.wait)
+
+    def _start(self, life: int, shard_rank: int, environment: Mapping[str, str], prefix: str) -> Process:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", spawn.__file__, str(os.getpid()), *self._command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={**environment, processes.KIN_VARIABLE: self._mark},
+        )
+        assert process.stdout is not None and process.stderr is not None
+        # The output thread closes these descriptors; Popen's file objects must not.
+        out, err = (os.dup(pipe.fileno()) for pipe in (process.stdout, process.stderr))
+        process.stdout.close()
+        process.stderr.close()
+        self._output.follow(out, prefix, err=False)
+        errors = self._output.follow(err, prefix, err=True)
+        rank = _Rank(life, shard_rank, process, os.pidfd_open(process.pid), errors)
+        self._ranks[shard_rank] = rank
+        self._empty.clear()
+        asyncio.get_running_loop().add_reader(rank.pidfd, self._ended, rank)
+        return Process(pid=process.pid, started=processes.start_time(process.pid) or 0)
+
+    def _ended(self, rank: _Rank) -> None:
+        asyncio.get_running_loop().remove_reader(rank.pidfd)
+        os.close(rank.pidfd)
+        _kill_group(rank.process.pid)
+        code = rank.process.wait()
+        del self._ranks[rank.shard_rank]
+        if not self._ranks:
+            self._empty.set()
+        errors = rank.errors.tail()
+        if rank.ended_for and code == -signal.SIGKILL:
+            code, errors = 1, f"{_TRACEBACK}\n{rank.ended_for}"
+        self._on_exit(rank.life, rank.shard_rank, code, errors)
+
+
+def free_port(host: str) -> int:
+    """A TCP port of `host` that nobody listens on at the moment."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def init_method(folder: Path) -> str:
+    """URL of a file store that nobody has used, for the in-group process group."""
+    return f"file://{folder}/process-group"
+
+
+def last_traceback(errors: str) -> str:
+    """The last Python traceback in what a rank printed, "" if there is none."""
+    _, found, text = errors.rpartition(_TRACEBACK)
+    return f"{found}{text}".strip() if found else ""
+
+
+def _kill_group(pid: int) -> None:
+    """`pid` leads the group and is not reaped yet, so the number is still its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it but the zombie
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,107 @@
+"""Where received bytes land: straight in tensors' memory, or beside it for a moment.
+
+Host tensors are written in place. For a tensor on a device each chunk's part of it has a pinned host buffer of its
+own, which is copied over when its bytes are verified. A tensor that is not contiguous has a buffer of its own size
+until it is complete. Bytes that failed verification are simply received again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from replica.manifest import Chunks, Segments, TensorSpec, byte_view, flat_bytes, is_direct
+
+
+class _Detour:
+    """Bytes [start, end) of the run, which cannot be received where they belong."""
+
+    def __init__(self, start: int, end: int, target: torch.Tensor, whole: bool) -> None:
+        self.start, self.end = start, end
+        self._target, self._whole = target, whole
+        self._buffer: torch.Tensor | None = None
+        self.missing = end - start
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Memory for bytes [start, end) of the run, for as long as they are on their way."""
+        if self._buffer is None:
+            pinned = self._target.device.type == "cuda"
+            self._buffer = torch.empty(self.end - self.start, dtype=torch.uint8, pin_memory=pinned)
+        return byte_view(self._buffer[start - self.start : end - self.start])
+
+    def complete(self) -> None:
+        """Copies the bytes to where they belong and frees the buffer."""
+        if self._buffer is None:
+            return
+        with torch.no_grad():
+            if self._whole:
+                typed = self._buffer.view(self._target.dtype)
+                self._target.copy_(typed.view(self._target.shape))
+            else:
+                self._target.copy_(self._buffer)
+        self._buffer = None
+
+
+class Landing:
+    """The tensors of a manifest as memory to receive chunks into. Any thread; each chunk by one thread at a time."""
+
+    def __init__(self, specs: Sequence[TensorSpec], chunks: Chunks, targets: Mapping[str, torch.Tensor]) -> None:
+        self.chunks = chunks
+        self._lock = threading.Lock()
+        self._detours: list[_Detour] = []
+        direct = []
+        for spec in specs:
+            target = targets[spec.name]
+            if spec.bytes == 0:
+                continue
+            if is_direct(target):
+                direct.append((spec.offset, byte_view(target)))
+            elif target.is_contiguous() and not target.is_conj() and not target.is_neg():
+                self._detours.extend(_by_chunk(spec, chunks, flat_bytes(target)))
+            else:
+                self._detours.append(_Detour(spec.offset, spec.offset + spec.bytes, target, whole=True))
+        self._direct = Segments(direct)
+
+    def views(self, chunk: int) -> list[memoryview]:
+        """Memory for a chunk's bytes, in order."""
+        start, end = self.chunks.span(chunk)
+        found = []
+        with self._lock:
+            for low, high, detour in self._parts(start, end):
+                found.extend(self._direct.views(low, high) if detour is None else [detour.view(low, high)])
+        return found
+
+    def landed(self, chunk: int) -> None:
+        """The chunk's bytes are verified; called once a chunk."""
+        start, end = self.chunks.span(chunk)
+        with self._lock:
+            for low, high, detour in self._parts(start, end):
+                if detour is not None:
+                    detour.missing -= high - low
+                    if detour.missing == 0:
+                        detour.complete()
+
+    def _parts(self, start: int, end: int) -> list[tuple[int, int, _Detour | None]]:
+        parts: list[tuple[int, int, _Detour | None]] = []
+        for detour in self._detours:
+            if detour.start < end and start < detour.end:
+                low, high = max(start, detour.start), min(end, detour.end)
+                if start < low:
+                    parts.append((start, low, None))
+                parts.append((low, high, detour))
+                start = high
+        if start < end:
+            parts.append((start, end, None))
+        return parts
+
+
+def _by_chunk(spec: TensorSpec, chunks: Chunks, memory: torch.Tensor) -> list[_Detour]:
+    found = []
+    start, end = spec.offset, spec.offset + spec.bytes
+    for chunk in range(start // chunks.size, (end - 1) // chunks.size + 1):
+        first, last = chunks.span(chunk)
+        low, high = max(start, first), min(end, last)
+        found.append(_Detour(low, high, memory[low - start : high - start], whole=False))
+    return found

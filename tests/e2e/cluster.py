@@ -1,0 +1,219 @@
+"""A whole run under test: real lighthouse, agents and ranks, started by the command line that users have.
+
+Everything that it starts leads a process group of its own and is ended by `close`, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from lighthouse.client import NotAllowed, Unreachable, status_now
+from lighthouse.core_values import RunStatus
+
+JOB = Path(__file__).parent / "job.py"
+RUN = "e2e"
+SLOTS = 6
+
+
+class Cluster:
+    """One run with its folder. Flags are those of `bellrock lighthouse` and `bellrock group`."""
+
+    def __init__(self, folder: Path, *lighthouse_flags: str) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self.out.mkdir(parents=True)
+        self.token_file = folder / "token"
+        self.address = f"127.0.0.1:{_free_port()}"
+        self._lighthouse_flags = lighthouse_flags
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    # ---- processes -------------------------------------------------------------------------------------------------
+
+    def lighthouse(self) -> None:
+        """Starts the lighthouse, or starts it again; returns when it answers."""
+        port = self.address.rpartition(":")[2]
+        flags = [
+            "--run-id",
+            RUN,
+            "--token-file",
+            str(self.token_file),
+            "--port",
+            port,
+            "--store",
+            str(self.folder / "lighthouse.db"),
+        ]
+        self._start("lighthouse", "lighthouse", *flags, *self._lighthouse_flags)
+        self.until(
+            lambda: self.status() is not None or self.exit_of("lighthouse") is not None, "the lighthouse answers"
+        )
+
+    def group(self, name: str, *job_flags: str, shards: int = 1, flags: tuple[str, ...] = (), key: str = "") -> None:
+        """Starts a group whose ranks run the job; key: another name for the process, where two share a group's name."""
+        access = ["--run-id", RUN, "--token-file", str(self.token_file), "--lighthouse", self.address]
+        own = ["--name", name, "--shards", str(shards), "--folder", str(self.folder), *flags]
+        command = [sys.executable, str(JOB), "--out", str(self.out), *job_flags]
+        self._start(key or name, "group", *access, *own, "--", *command)
+
+    def kill(self, key: str, number: int = signal.SIGKILL) -> None:
+        """Sends a signal to one child (the lighthouse, or an agent)."""
+        os.kill(self._children[key].pid, number)
+
+    def kill_rank(self, name: str, shard: int = 0, number: int = signal.SIGKILL) -> None:
+        """Sends a signal to a rank of a group."""
+        os.kill(self.rank_pids(name)[shard], number)
+
+    def rank_pids(self, name: str) -> dict[int, int]:
+        """Process ids of the ranks of a group that run, by shard_rank."""
+        found = {}
+        for pid, environ in _environments():
+            if environ.get("BELLROCK_GROUP") == name and environ.get("BELLROCK_TOKEN_FILE") == str(self.token_file):
+                found[int(environ["BELLROCK_SHARD_RANK"])] = pid
+        return found
+
+    def exit_of(self, key: str) -> int | None:
+        """Exit code of a child, None while it runs."""
+        return self._children[key].poll()
+
+    def wait_exit(self, key: str, timeout_s: float = 120.0) -> int:
+        """Exit code of a child, once it has ended."""
+        self.until(lambda: self.exit_of(key) is not None, f"{key} ends", timeout_s)
+        return self._children[key].returncode
+
+    def close(self) -> None:
+        """Ends all that was started, and all that those started."""
+        for child in self._children.values():
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+        for pid, environ in _environments():
+            if environ.get("BELLROCK_TOKEN_FILE") == str(self.token_file):
+                os.kill(pid, signal.SIGKILL)
+
+    # ---- what can be seen ------------------------------------------------------------------------------------------
+
+    def status(self) -> RunStatus | None:
+        """The run as the lighthouse sees it, None if it does not answer."""
+        try:
+            return status_now(self.address, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=2.0)
+        except (Unreachable, NotAllowed, FileNotFoundError):
+            return None
+
+    def step(self) -> int:
+        """Committed steps, as far as the lighthouse knows; -1 if it does not answer."""
+        status = self.status()
+        return -1 if status is None else status.version.step
+
+    def log(self, key: str) -> str:
+        """What a child and its ranks have printed."""
+        return (self.folder / f"{key}.out").read_text(errors="replace")
+
+    def ledger(self, name: str) -> list[dict[str, Any]]:
+        """The group's ledger, over all its lives."""
+        path = self.folder / f"{name}.ledger"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one may be half written
+        return [json.loads(line) for line in lines]
+
+    def until_contributing(self, name: str, life: int = 1, steps: int = 3) -> None:
+        """Waits until the group (in its `life`-th life) has contributed to some steps."""
+
+        def contributed() -> bool:
+            lines = self.ledger(name)
+            commits = [line for line in lines if line["event"] == "commit" and line.get("life", 1) >= life]
+            return sum(bool(line["slots"]) for line in commits) >= steps
+
+        self.until(contributed, f"{name} contributes in its life {life}", 120.0)
+
+    def finish(self, undisturbed: Callable[[int], numpy.ndarray], names: tuple[str, ...] = ()) -> int:
+        """Ends the run and asserts what must hold at the end of every run, whatever happened in it; its last step.
+
+        All groups left have bit-equal weights, close to those of an undisturbed run, and consumed what they should.
+        """
+        (self.out / "enough").touch()
+        names = names or tuple(key for key in self._children if key != "lighthouse")
+        for name in names:
+            assert self.wait_exit(name) == 0, self.logs()
+        files = sorted(self.out.glob("*.npy"))
+        assert {path.name.split(".")[0] for path in files} == set(names), self.logs()
+        weights = [numpy.load(path, allow_pickle=False) for path in files]
+        for other in weights[1:]:
+            numpy.testing.assert_array_equal(weights[0], other)
+        steps = check_consumed({path.stem: self.ledger(path.stem) for path in self.folder.glob("*.ledger")})
+        numpy.testing.assert_allclose(weights[0], undisturbed(steps), rtol=1e-3, atol=1e-4)
+        return steps
+
+    def until(self, true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+        """Waits for a condition. Raises AssertionError with all logs if it does not come."""
+        deadline = time.monotonic() + timeout_s
+        while not true():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {timeout_s} s: {what}\n{self.logs()}")
+            time.sleep(0.02)
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(f"---- {key}\n{self.log(key)[-4000:]}" for key in self._children)
+
+    def _start(self, key: str, *arguments: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with (self.folder / f"{key}.out").open("ab") as out:
+            self._children[key] = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trainer.cli", *arguments],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=environment,
+            )
+
+
+def check_consumed(ledgers: dict[str, list[dict[str, Any]]]) -> int:
+    """Asserts that every step of the surviving history consumed each of its slots exactly once; the last step.
+
+    ledgers: by group. A step that exists twice is told apart by the generation that committed it; the history is the
+    chain that leads to the newest version.
+    """
+    made: dict[tuple[int, int], dict[str, list[int]]] = {}
+    parent: dict[tuple[int, int], tuple[int, int]] = {}
+    for name, lines in ledgers.items():
+        for line in lines:
+            version = (line["step"], line["generation"])
+            if line["event"] in ("commit", "apply"):
+                parent[version] = (line["from_step"], line["from_generation"])
+            if line["event"] == "commit":
+                made.setdefault(version, {})[name] = list(line["slots"])
+    last = version = max(parent)
+    while version[0] > 0:
+        dealt = made.get(version, {})
+        counted = sorted(slot for own in dealt.values() for slot in own)
+        assert counted == list(range(SLOTS)), f"{version}: slots were not consumed exactly once: {dealt}"
+        version = parent[version]
+    return last[0]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _environments() -> Iterator[tuple[int, dict[str, str]]]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            raw = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
+        yield int(entry.name), {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}

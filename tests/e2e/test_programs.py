@@ -1,0 +1,43 @@
+"""The programs as a user starts them: the demonstration, and a script of one's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.evidence import not_exactly_once
+from trainer.launcher import bellrock_argv
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demonstration_holds(tmp_path: Path) -> None:
+    shown = subprocess.run(
+        bellrock_argv("demo", "--folder", str(tmp_path)), capture_output=True, text=True, timeout=280, check=False
+    )
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert " NO " not in shown.stdout and "full strength again" in shown.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_script_of_ones_own_trains_in_two_groups(root: Path, tmp_path: Path, shards: int) -> None:
+    script = str(root / "docs" / "example_train.py")
+    argv = [*bellrock_argv("run", "--groups", "2", "--shards", str(shards)), "--folder", str(tmp_path), "--quiet"]
+    ran = subprocess.run(
+        [*argv, "--", sys.executable, script], capture_output=True, text=True, timeout=160, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    ledgers = {
+        name: [json.loads(line) for line in (tmp_path / f"{name}.ledger").read_text().splitlines()]
+        for name in ("g0", "g1")
+    }
+    assert not_exactly_once(ledgers, slots=6, steps=30) == []
+    losses = [line["loss"] / line["tokens"] for line in ledgers["g0"] if line["event"] == "commit"]
+    assert losses[-1] < losses[0] / 4
+    assert "step 20: loss" in (tmp_path / "g0.log").read_text()

@@ -1,0 +1,125 @@
+"""What people see: one line for each thing that happened, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lighthouse.core_values import Happened, RunStatus
+
+STYLES = {
+    "step": "",
+    "lost": "bold red",
+    "died": "bold red",
+    "failure": "red",
+    "abandon": "red",
+    "ended": "bold red",
+    "refused": "bold red",
+    "fenced": "bold red",
+    "mismatch": "bold red",
+    "formed": "bold cyan",
+    "switched": "bold cyan",
+    "prepare": "cyan",
+    "heal": "yellow",
+    "heal_again": "yellow",
+    "heal_failed": "yellow",
+    "caught_up": "yellow",
+    "hold": "magenta",
+    "finished": "bold green",
+}
+"""Colours of kinds of events; others are plain."""
+
+
+LONGEST_TEXT = 100
+"""Errors of collectives run over several lines; the logs have them whole."""
+
+
+def generation(number: int, first_number: int) -> int:
+    """A generation's number for people: a run's first is 1, however large its number is."""
+    return number - first_number + 1 if number >= first_number > 0 else number
+
+
+class Story:
+    """Tells a run on a terminal, one line for each thing that happens, beginning now."""
+
+    def __init__(self, console: Console, began_s: float) -> None:
+        self._console = console
+        self._began_s = began_s
+        self._first_number = 0
+
+    def tell(self, happened: Happened) -> None:
+        """One line for it."""
+        self._first_number = self._first_number or happened.number
+        self._console.print(event_line(happened, self._began_s, self._first_number), soft_wrap=True)
+
+    def say(self, time_s: float, kind: str, text: str, style: str) -> None:
+        """One line of our own among them."""
+        self._console.print(Text(f"{time_s - self._began_s:7.2f} s  {kind:<11}  {text}", style=style), soft_wrap=True)
+
+
+def event_line(happened: Happened, began_s: float, first_number: int) -> Text:
+    """One line: seconds since `began_s` (wall clock), kind, generation, step, group, and what else it says."""
+    words = [f"{happened.time_s - began_s:7.2f} s  {happened.kind:<11}"]
+    if happened.number:
+        words.append(f"generation {generation(happened.number, first_number)}")
+    if happened.kind == "step":
+        words.append(f"{happened.version.step:>4}")
+    elif happened.version.step:
+        words.append(f"at step {happened.version.step}")
+    if happened.group:
+        words.append(happened.group)
+    if happened.text:
+        words.append(_cut(happened.text))
+    words += [f"{name} {_short(value)}" for name, value in sorted(happened.fields.items()) if value]
+    return Text("  ".join(words), style=STYLES.get(happened.kind, ""))
+
+
+def _cut(text: str) -> str:
+    """The first line of a text, and no more of it than a terminal has room for."""
+    line = text.partition("\n")[0]
+    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"
+
+
+def _short(value: str) -> str:
+    """A number with four digits behind the point, if it has more; anything else as it is."""
+    try:
+        return f"{float(value):.4f}" if "." in value and len(value.partition(".")[2]) > 4 else value
+    except ValueError:
+        return value
+
+
+def status_table(status: RunStatus) -> Table:
+    """The quorum and how each group stands."""
+    at = generation(status.number, status.first_number)
+    title = f"run {status.run_id}: step {status.version.step}, generation {at}"
+    if status.finished:
+        title += ", finished"
+    if status.loss:
+        title += f", loss {status.loss:.3f}, {status.step_s:.2f} s a step"
+    table = Table(title=title, caption=status.hold and f"hold: {status.hold}", title_justify="left")
+    for column in ("group", "incarnation", "state", "step", "committed in", "last heard", "host", ""):
+        table.add_column(column, justify="right" if column in ("incarnation", "step", "last heard") else "left")
+    for group in status.groups:
+        table.add_row(
+            group.name,
+            str(group.incarnation),
+            group.state,
+            str(group.version.step),
+            f"generation {generation(group.version.generation, status.first_number)}" if group.version.step else "-",
+            f"{group.last_heard_s:.1f} s ago",
+            group.host,
+            group.detail,
+        )
+    return table
+
+
+def report_table(title: str, rows: Sequence[tuple[str, str, bool | None]]) -> Table:
+    """Rows of (what, value, whether it held; None where nothing was to hold)."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    for what, value, held in rows:
+        mark = Text("") if held is None else Text("yes", style="green") if held else Text("NO", style="bold red")
+        table.add_row(what, value, mark)
+    return table
