@@ -151,8 +151,8 @@ class Step:
 class Replica:
     """This rank's part in a run.
 
-    model, optimizer, scheduler: the training state, with `extras` (what has state_dict and load_state_dict) beside; wrap
-    the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
+    model, optimizer, scheduler: the training state, with `extras` (what has state_dict and load_state_dict) beside;
+    wrap the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
     slots, slot_size: microbatches in a step over all groups, and samples in one (divisible by the shards)
     seed: of data order and of randomness in compute; steps: the run ends after so many
     dataset_length: samples in the data set, for `Slot.samples`; data: any text that must be equal in all groups
@@ -249,15 +249,11 @@ class Replica:
         self._save = True
 
     def steps(self) -> Iterator[Step]:
-<<<<<<< HEAD
-        """The steps of the run, until it ends or this group leaves. Raises LeaveError if it leaves without success."""
-=======
         """The steps of the run. Ends when the run is finished and its final state is here.
 
-        Raises Left (which ends the process with exit code 0) where the group leaves in order before that, and LeaveError
-        where it has to leave without success.
+        Raises Left (which ends the process with exit code 0) where the group leaves in order before that, and
+        LeaveError where it has to leave without success.
         """
->>>>>>> main
         if self._began:
             raise MisuseError("Replica.steps() is called once")
         self._began = True

@@ -123,7 +123,7 @@ class AgentLink:
                 if not self._at_once(command):
                     self._down.put(command)
         except grpc.RpcError as failure:
-            reason = f"{failure.code().name}: {failure.details()}"  # type: ignore[attr-defined]
+            reason = f"{failure.code().name}: {failure.details()}"
         except Exception as failure:  # noqa: BLE001 a defect here must not leave the training thread waiting
             reason = f"{type(failure).__name__}: {failure}"
         if self._closing:

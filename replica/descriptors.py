@@ -63,11 +63,11 @@ def new_listener(before: set[Noted]) -> tuple[Noted, Address]:
     return found[0][0], found[0][1]
 
 
-def connections(local: Address, peers: Iterable[Address]) -> list[Noted]:
-    """The connected sockets accepted at `local`, or connected to one of `peers`."""
+def connections(before: set[Noted], local: Address, peers: Iterable[Address]) -> list[Noted]:
+    """The connected sockets opened since `before` that were accepted at `local`, or connect to one of `peers`."""
     wanted = frozenset(peers)
     found = []
-    for noted in sorted(open_sockets()):
+    for noted in sorted(open_sockets() - before):
         here, there, _ = look(noted)
         if there is not None and (here == local or there in wanted):
             found.append(noted)

@@ -2,21 +2,24 @@
 
 What makes it end: after the opening, the sockets that gloo opened are found (accepted at its own listener, or connected
 to the listeners that the other members posted) and noted. Abandoning shuts them down, upon which gloo fails whatever it
-has in flight, also towards a stopped peer. gloo's own `abort` and `shutdown` do not do that.
+has in flight, also towards a stopped peer. gloo's own `abort` and `shutdown` do not do that. One gap remains: when a
+connection ends, gloo forgets to fail the transfer that is half done on it. A later transfer of the same collective,
+already posted, fails in its place, except in a collective's last moments; then the work does not end.
 
 What happens afterwards is left to a thread: it waits until all works have ended and only then lets the process group
 go, because its destructor waits for works while it holds the GIL. If works do not end, the communicator stays in the
-graveyard with its works and their tensors, and is looked at again at the next opening. Who exits while the graveyard
-is not empty should flush and `os._exit`.
+graveyard with its works and their tensors, and is looked at again at the next opening; `wait` does not wait for it.
 
-Cost: three threads and size - 1 sockets a communicator. Collectives are rings; opening connects everyone to everyone.
+Of a generation's members two may live in one process (tests do), not more. Cost: three threads and size - 1 sockets a communicator. Collectives are rings; opening connects everyone to everyone.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import math
 import os
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -28,19 +31,22 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from replica.communicator import Communicator, CommunicatorLost, Invitation, Pending
-from replica.descriptors import Noted, connections, fork_guard, keep_from_programs, shut_down, socket_lock
+from replica.descriptors import Noted, connections, fork_guard, keep_from_programs, open_sockets, shut_down, socket_lock
 from replica.gloo_device import Device, Devices
 from replica.rendezvous import Board, Deadline, GaveUp, join_address, split_address
 from replica.solo import Ended, SoloCommunicator
 
 __all__ = ["GlooCommunicator", "graveyard_size", "open_gloo", "socket_lock"]
 
-COLLECTIVE_TIMEOUT_S = 1800.0
-"""When gloo fails a collective by itself. Only a net: stalls are judged by the lighthouse, by progress."""
+COLLECTIVE_TIMEOUT_S = 900.0
+"""gloo fails a collective by itself after so long without progress, which also empties the graveyard.
+
+Only a net: stalls are judged by the lighthouse.
+"""
 
 _CONNECT_S = 10.0
-_SLICE_S = 0.05
-_GRACE_S = 0.1
+_SLICE_S = 0.02
+_GRACE_S = 0.02
 _REAP_S = 2.0
 
 
@@ -56,9 +62,11 @@ def open_gloo(invitation: Invitation, deadline: Deadline) -> Communicator:
     board = Board(invitation.rendezvous, invitation.prefix, invitation.token, deadline)
     try:
         device = _shell.take_device(invitation.bind)
-        board.post(f"at/{invitation.place}", join_address(*device.address).encode())
-        others = [place for place in range(invitation.size) if place != invitation.place]
-        peers = [split_address(board.get(f"at/{place}").decode()) for place in others]
+        board.post(f"at/{invitation.place}", f"{join_address(*device.address)} {_shell.life()}".encode())
+        places = [board.get(f"at/{place}").decode().split() for place in range(invitation.size)]
+        if sum(life == _shell.life() for _, life in places) > 2:
+            raise ValueError("of a generation's members, at most two can be in one process: whose socket is whose?")
+        peers = [split_address(address) for place, (address, _) in enumerate(places) if place != invitation.place]
         return _connect(invitation, device, peers, BoardStore(board), deadline)
     finally:
         board.close()
@@ -99,12 +107,13 @@ def _connect(
     options._devices = [device.gloo]
     options._threads = 2
     options._timeout = timedelta(seconds=min(_CONNECT_S, deadline.remaining_s(doing)))
+    before = open_sockets()
     try:
         group = dist.ProcessGroupGloo(store, invitation.place, invitation.size, options)
     except RuntimeError as error:
         deadline.remaining_s(doing)
         raise GaveUp(f"{doing}: {_first_line(error)}") from error
-    sockets = connections(device.address, peers)
+    sockets = connections(before, device.address, peers)
     keep_from_programs(sockets)
     opened = GlooCommunicator(invitation, group, store, device, sockets)
     if len(sockets) < len(peers):
@@ -180,6 +189,7 @@ class GlooCommunicator:
         self._in_flight: list[_GlooPending] = []
         self._reason = ""
         self._orderly = False
+        self._immortal = False
         fork_guard.keep(self, (*sockets, device.listener), self._forked)
 
     @property
@@ -230,6 +240,11 @@ class GlooCommunicator:
         if self._reason:
             raise CommunicatorLost(f"generation {self.number}: {self._reason}")
 
+    def make_immortal(self) -> None:
+        """Never run gloo's destructor, not even when the interpreter ends: it would wait for the works."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+        self._immortal = True
+
     def reap(self, deadline_s: float) -> bool:
         """Wait for the works' ends, then give everything back. False if they did not end in time."""
         end = time.monotonic() + deadline_s
@@ -240,6 +255,8 @@ class GlooCommunicator:
         while any(_same(noted) for noted in self._sockets) and time.monotonic() < end:
             time.sleep(0.001)  # gloo's thread closes them once it sees them shut down
         fork_guard.release(self)
+        if self._immortal:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._group))
         self._group = None
         if self._orderly and self._device is not None:
             _shell.devices.give(self._device)
@@ -280,6 +297,11 @@ class _Shell:
         self._graves: list[GlooCommunicator] = []
         self._reapers: set[threading.Thread] = set()
         self._registered = False
+        self._secret = secrets.token_hex(8)
+
+    def life(self) -> str:
+        """Names this process, among all hosts."""
+        return f"{self._secret}-{os.getpid()}"
 
     def take_device(self, bind: str) -> Device:
         with self._lock:
@@ -293,6 +315,8 @@ class _Shell:
 
         def reap() -> None:
             reaped = communicator.reap(_REAP_S)
+            if not reaped:
+                communicator.make_immortal()
             with self._lock:
                 if not reaped:
                     self._graves.append(communicator)

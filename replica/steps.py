@@ -160,7 +160,7 @@ class StepLoop:
 
     def backward(self, loss_sum: torch.Tensor, tokens: int) -> None:
         """Adds the slot in hand to the local sum: gradients of `loss_sum`, its value, and `tokens`."""
-        loss_sum.backward()  # type: ignore[no-untyped-call]
+        loss_sum.backward()
         self._parts.hooks.backward_done()
         slot = self.book.in_hand
         if slot == REHEARSAL:
@@ -173,7 +173,7 @@ class StepLoop:
         self._mark(MarkKind.SLOT_DONE, slot)
 
     def settle(self) -> Merged | None:
-        """Carries out the verdict that ended the step: the roll call of what was applied, or None. Raises LeaveError."""
+        """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
         verdict, self._verdict = self._verdict, None
         if isinstance(verdict, Commit):
             return self._commit(verdict)

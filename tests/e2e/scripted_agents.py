@@ -272,7 +272,7 @@ class Fleet:
         )
 
     def attach_all(self) -> None:
-        self.until(lambda: all(len(g.attached) == self.shards for g in self.groups.values() if not g.dead))
+        self.until(lambda: all(len(g.attached) == self.shards for g in self.groups.values() if not g.dead), 200)
 
     def form(self, members: list[Group], contributors: list[Group] | None = None) -> None:
         """A generation of members that all stand on one version."""
