@@ -151,7 +151,7 @@ class Step:
 class Replica:
     """This rank's part in a run.
 
-    model, optimizer, scheduler: the training state, with `extras` (anything with state_dict and load_state_dict) beside;
+    model, optimizer, scheduler: the training state, with `extras` (what has state_dict and load_state_dict) beside;
     wrap the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
     slots, slot_size: microbatches in a step over all groups, and samples in one (divisible by the shards)
     seed: of data order and of randomness in compute; steps: the run ends after so many
@@ -251,8 +251,8 @@ class Replica:
     def steps(self) -> Iterator[Step]:
         """The steps of the run. Ends when the run is finished and its final state is here.
 
-        Raises Left (which ends the process with exit code 0) where the group leaves in order before that, and LeaveError
-        where it has to leave without success.
+        Raises Left (which ends the process with exit code 0) where the group leaves in order before that, and
+        LeaveError where it has to leave without success.
         """
         if self._began:
             raise MisuseError("Replica.steps() is called once")

@@ -1,8 +1,9 @@
 """A rank's client of its agent: one stream, messages in order both ways.
 
 A reader thread takes what the agent says. Some of it takes effect there at once (the handler's business); all that
-is the training thread's waits in one queue, in order. When the stream ends the agent is gone, and this process must not apply anything
-more: the training thread is told by LeaveError at its next look, and a process that does not look in time is ended.
+is the training thread's waits in one queue, in order. When the stream ends the agent is gone, and this process must not
+apply anything more: the training thread is told by LeaveError at its next look, and a process that does not look in
+time is ended.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class AgentLink:
                 if not self._at_once(command):
                     self._down.put(command)
         except grpc.RpcError as failure:
-            reason = f"{failure.code().name}: {failure.details()}"  # type: ignore[attr-defined]
+            reason = f"{failure.code().name}: {failure.details()}"
         except Exception as failure:  # noqa: BLE001 a defect here must not leave the training thread waiting
             reason = f"{type(failure).__name__}: {failure}"
         if self._closing:

@@ -4,9 +4,9 @@ All members reduce the same buckets in the same order, whether a bucket was fill
 afterwards, or is all zeros because a spare computed nothing. So the layout depends on nothing but the parameters: they
 are packed in reverse order of registration, which is about the order in which backward finishes them, into buckets of
 one dtype and device of about `bucket_bytes`; a larger parameter has a bucket of its own. Parameters that are not
-sharded, in a group of several shards, have buckets apart (`whole`), after the others: those are equal on all shards, and
-equal sizes are what makes a reduction add up in the same order, so that all shards of a group keep the very same bits
-of them.
+sharded, in a group of several shards, have buckets apart (`whole`), after the others: those are equal on all shards,
+and equal sizes are what makes a reduction add up in the same order, so that all shards of a group keep the very same
+bits of them.
 
 One more bucket is last: the presence counts, an int32 for each parameter, which say whether anybody had a gradient.
 """

@@ -41,7 +41,7 @@ class Communicators:
         self._floor = 0
 
     def open(self, number: int, place: int, size: int, rendezvous: str, *, planned: bool) -> None:
-        """Begins to open generation `number`, unless that has begun or it is over. planned: tell the agent how it went."""
+        """Begins to open generation `number`, unless it has begun or is over. planned: tell the agent how it went."""
         with self._lock:
             if number < self._floor or number in self._generations:
                 return

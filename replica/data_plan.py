@@ -1,8 +1,8 @@
 """Which samples a slot of the run stands for: a function of (seed, number of the slot), and of nothing that happened.
 
 The run is an endless row of *places*. Slot `c` of the run (its cursor says how many slots came before) is the places
-`c * slot_size … (c + 1) * slot_size - 1`. Each pass over the data, an epoch, is `length` places, each sample once, in an
-order of its own. The order is a keyed permutation that is computed place by place (a Feistel network over the next
+`c * slot_size … (c + 1) * slot_size - 1`. Each pass over the data, an epoch, is `length` places, each sample once, in
+an order of its own. The order is a keyed permutation that is computed place by place (a Feistel network over the next
 power of four, walked until it lands inside), so that nothing of the size of the data set is ever stored, and any group
 can compute any slot at any time: a slot taken over, a slot after a rollback, a slot of a run restored years later.
 

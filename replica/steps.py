@@ -160,7 +160,7 @@ class StepLoop:
 
     def backward(self, loss_sum: torch.Tensor, tokens: int) -> None:
         """Adds the slot in hand to the local sum: gradients of `loss_sum`, its value, and `tokens`."""
-        loss_sum.backward()  # type: ignore[no-untyped-call]
+        loss_sum.backward()
         self._parts.hooks.backward_done()
         slot = self.book.in_hand
         if slot == REHEARSAL:
@@ -173,7 +173,7 @@ class StepLoop:
         self._mark(MarkKind.SLOT_DONE, slot)
 
     def settle(self) -> Merged | None:
-        """Carries out the verdict that ended the step: the merged roll call of what was applied, or None. Raises LeaveError."""
+        """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
         verdict, self._verdict = self._verdict, None
         if isinstance(verdict, Commit):
             return self._commit(verdict)
@@ -385,8 +385,8 @@ def check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
     """Raises MisuseError where `step.backward` was given something else than a loss and a count."""
     if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1 or not loss_sum.requires_grad:
         raise MisuseError(
-            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one element "
-            "that requires a gradient"
+            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one "
+            "element that requires a gradient"
         )
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
         raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")

@@ -84,7 +84,7 @@ def state_hash(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: An
 def train(told: dict[str, Any]) -> dict[str, Any]:
     """Runs to the end of the run; what it did, for the test."""
     environment = RankEnvironment(**told["environment"])
-    if environment.shards > 1:
+    if environment.shards > 1 or told["kind"] != "plain":
         dist.init_process_group(
             "gloo", init_method=f"file://{told['store']}", rank=environment.shard_rank, world_size=environment.shards
         )
@@ -139,7 +139,11 @@ def main(text: str) -> None:
     torch.set_num_threads(1)
     told = json.loads(text)
     sys.stdout = sys.stderr = open(told["out"] + ".log", "w", buffering=1)  # noqa: SIM115 for the process's life
-    did = train(told)
+    try:
+        did = train(told)
+    except Exception:  # noqa: BLE001 what Python does with it in a process that multiprocessing did not start
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        os._exit(1)
     Path(told["out"] + ".json").write_text(json.dumps(did))
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -272,7 +272,7 @@ class Fleet:
         )
 
     def attach_all(self) -> None:
-        self.until(lambda: all(len(g.attached) == self.shards for g in self.groups.values() if not g.dead))
+        self.until(lambda: all(len(g.attached) == self.shards for g in self.groups.values() if not g.dead), 200)
 
     def form(self, members: list[Group], contributors: list[Group] | None = None) -> None:
         """A generation of members that all stand on one version."""
@@ -367,9 +367,10 @@ class Fleet:
 
     def finish(self) -> None:
         """Waits until every group that lives has left, and its processes ended."""
-        alive = [g for g in self.groups.values() if not g.dead]
-        self.until(lambda: all(g.left for g in alive if not g.dead))
-        for group in alive:
+        self.until(lambda: all(g.left for g in self.groups.values() if not g.dead))
+        for group in self.groups.values():
+            if group.dead:
+                continue
             for process in group.processes:
                 process.join(30)
                 assert process.exitcode == 0, self.story()
