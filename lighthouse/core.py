@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from lighthouse import core_change, core_heal, core_plan
 from lighthouse.core_evidence import forget
+from lighthouse.core_hello import without_conn
 from lighthouse.core_record import record
 from lighthouse.core_state import (
     Gen,
     Group,
     RunState,
+    all_dead,
     change_group,
     emit,
     in_grace,
@@ -24,7 +26,7 @@ from lighthouse.core_state import (
     tell,
     with_,
 )
-from lighthouse.core_values import Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
+from lighthouse.core_values import CloseStream, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
 from lighthouse.names import natural_key
 from lighthouse.values import Leave, Role
 
@@ -139,6 +141,8 @@ def _judge_leases(state: RunState, now: float) -> RunState:
     for group in list(state.groups.values()):
         if clock >= group.heard_s + lease_s:
             state = tell(state, "lost", f"not heard of for {lease_s:g} s", group.name)
+            if group.conn:  # what comes on it is not heard any more: the group has to say hello again
+                state = emit(without_conn(state, group.conn), CloseStream(conn=group.conn))
             state = with_(forget(state, group, False, f"{group.name} was not heard of for {lease_s:g} s"), dirty=True)
     if state.current is not None and state.change is None and not state.trouble:
         state = _note_missing(state, state.current)
@@ -181,7 +185,7 @@ def _drain_idle(state: RunState) -> RunState:
 
 def _end_if_hopeless(state: RunState, now: float) -> RunState:
     """Ends a run that nobody can go on with, or that has held for longer than its patience."""
-    if state.hold is Hold.COLD_START and _all_gone(state):
+    if state.hold is Hold.COLD_START and all_dead(state) and not _reports_due(state, now):
         return _end(state, f"all live weights are gone (the run stood at step {state.newest.step}): restore is needed")
     patience_s = state.config.hold_patience_s
     if state.hold is not Hold.NONE and patience_s and now >= state.hold_since_s + patience_s:
@@ -189,8 +193,12 @@ def _end_if_hopeless(state: RunState, now: float) -> RunState:
     return state
 
 
-def _all_gone(state: RunState) -> bool:
-    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
+def _reports_due(state: RunState, now: float) -> bool:
+    """Whether somebody may still say that it stands in the history."""
+    change = state.change
+    if change is None or now >= change.until_s:
+        return False
+    return any(g.live and g.report.abandoned < change.number for g in state.groups.values())
 
 
 def _end(state: RunState, reason: str) -> RunState:

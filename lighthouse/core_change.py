@@ -15,10 +15,12 @@ from lighthouse.core_state import (
     Group,
     Roster,
     RunState,
+    all_dead,
     change_group,
     emit,
     holds_entry,
     in_grace,
+    is_member,
     is_over,
     member_group,
     new_gen,
@@ -102,29 +104,45 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = [g for g in reporters if not g.leaving and state.history.contains(g.report.version)]
+    reporters = [g for g in reporters if not (g.leaving or g.loading) and state.history.contains(g.report.version)]
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
     on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
     if newest == ROOT:
-        on = [g for g in on if g.digest == on[0].digest]
-    behind = [
-        g
-        for g in reporters
-        if g.report.version != newest and any(holds_entry(h.report, g.report.version, newest) for h in on)
-    ]
+        first = next((g for g in on if is_member(state.current, g)), on[0])
+        on = [g for g in on if g.digest == first.digest]
+    behind = [g for g in reporters if g.report.version != newest and _can_level(state, g, newest, on)]
     return Standing(version=newest, on=tuple(on), behind=tuple(behind))
+
+
+def _is_beyond_root(state: RunState, standing: Standing) -> bool:
+    """Whether the run has, or may have, made steps that none of these groups with initial weights knows of."""
+    if state.history.base != ROOT or state.newest.step > 1:
+        return True
+    fresh = all(g.report.generation == 0 for g in standing.on)
+    return fresh and any(gen.recalled for gen in state.gens)
+
+
+def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
+    """Whether an entry leads `group` to `newest`. A holder keeps it until all members have it, and for a joiner of its own.
+
+    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete.
+    """
+    member = any(is_member(gen, group) for gen in state.gens)
+    owed = {g.name for g in on if member or (group.caught and group.donor == g.name)}
+    return any(g.name in owed and holds_entry(g.report, group.report.version, newest) for g in on)
 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
     fence = [g for g in state.gens if not g.left]
-    if standing is None or (standing.version == ROOT and state.history.base != ROOT):
+    if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
         return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
     if fence:
         names = ", ".join(m.name for m in fence[0].roster[:8])
         return Hold.FENCE, f"one of {names}: none of them has abandoned generation {fence[0].number}"
-    if standing.version.step < state.newest.step - 1:
+    # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
+    if standing.version.step < state.newest.step - 1 and not all_dead(state):
         return (
             Hold.COLD_START,
             f"a group that has step {state.newest.step}: the others stand at {standing.version.step}",

@@ -39,7 +39,9 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
         state = learn_start(state, start)
     if report.abandoned < group.report.abandoned:
         return state
-    state = change_group(state, group, report=report, version=report.version)
+    stands = report.version.step >= 0
+    told = {"caught": group.caught and stands, "loading": group.loading and stands}
+    state = change_group(state, group, report=report, version=report.version, **told)
     for gen in state.gens:
         if not is_member(gen, group):
             continue

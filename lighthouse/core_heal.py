@@ -19,7 +19,7 @@ def advance(state: RunState, now: float) -> RunState:
     due = 0 < state.retry_s <= now
     if not state.dirty and not due:
         return state
-    if state.current is None or is_over(state, state.newest, False):
+    if (state.current is None and state.change is None) or is_over(state, state.newest, False):
         return state
     standing: Standing | None = None
     if state.change is not None:
@@ -40,7 +40,7 @@ def advance(state: RunState, now: float) -> RunState:
 
 def _donors(state: RunState, standing: Standing | None) -> dict[str, Group]:
     if standing is not None:
-        return {g.name: g for g in standing.on if g.report.generation}
+        return {g.name: g for g in standing.on if not g.draining}
     current = state.current
     roster = current.roster if current else ()
     groups = (member_group(state, m) for m in roster if m.role is not Role.NEWCOMER)
@@ -77,5 +77,5 @@ def _start(state: RunState, group: Group, donors: dict[str, Group], held: bool) 
     state = with_(state, next_heal=heal + 1)
     state = send(state, donor, Stage(heal=heal, joiner=group.name, donors=1, now=held))
     state = send(state, group, Heal(heal=heal, sources=(Source(name=donor.name, weights=donor.weights),)))
-    state = change_group(state, group, heal=heal, donor=donor.name, caught=False)
+    state = change_group(state, group, heal=heal, donor=donor.name, caught=False, loading=True)
     return tell(state, "heal", "", group.name, donor=donor.name)

@@ -65,6 +65,8 @@ def _refusal(state: RunState, hello: Hello) -> str:
 
 def _replaced(state: RunState, known: Group | None, by: int, hello: Hello) -> RunState:
     """An older incarnation of the name is fenced; its agent's successor on the same host knows that it is dead."""
+    if known is not None:
+        state = release(state, known)
     if known is not None and known.conn:
         state = send(state, known, Fenced(by=by))
         state = emit(without_conn(state, known.conn), CloseStream(conn=known.conn))
@@ -85,6 +87,8 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
         "rendezvous": hello.rendezvous,
         "weights": hello.weights,
         "version": hello.report.version,
+        "loading": False,
+        "told_leave": False,
     }
     group = (
         msgspec.structs.replace(same, **fields)
@@ -111,7 +115,8 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
     elif state.gens and not member:
         state = send(state, group, Abandon(number=state.gens[0].number, reason="the run went on without it"))
     state = take_report(state, group, hello.report)
-    return _resume(state, group)
+    welcomed = state.groups.get(group.name)
+    return _resume(state, welcomed) if welcomed is not None else state
 
 
 def _resume(state: RunState, group: Group) -> RunState:

@@ -11,6 +11,7 @@ from lighthouse.core_state import (
     RunState,
     change_group,
     emit,
+    is_member,
     lease_clock,
     new_gen,
     put_group,
@@ -30,6 +31,7 @@ from lighthouse.core_values import (
     Tick,
 )
 from lighthouse.values import (
+    Abandon,
     Beat,
     CaughtUp,
     Committed,
@@ -94,9 +96,9 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         if claim.number == last:
             gen = new_gen(claim.number, claim.roster)
             base = bases[claim.number]
-            gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor))
+            gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor, recalled=True))
         elif claim.number > last and claim.planned:
-            gens.append(new_gen(claim.number, claim.roster))
+            gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster), recalled=True))
     newest = bases[last].version if last else state.newest
     return with_(state, gens=tuple(gens) if last else (), newest=newest)
 
@@ -108,17 +110,22 @@ def _said(state: RunState, said: Said, now: float) -> RunState:
     group = state.groups.get(said.name)
     if group is None or group.incarnation != said.incarnation:
         return state
-    if group.conn == said.conn:
-        heard = lease_clock(state, now)
-        group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
-        state = put_group(state, group)
+    if group.conn != said.conn:
+        # Late, from a stream that a newer one has replaced: only what cannot become untrue counts.
+        return _message(state, group, said.message, now) if isinstance(said.message, _FOR_GOOD) else state
+    heard = lease_clock(state, now)
+    group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
+    state = put_group(state, group)
     return _message(state, group, said.message, now)
+
+
+_FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
 
 
 def _message(state: RunState, group: Group, message: Up, now: float) -> RunState:
     match message:
         case Beat():
-            return change_group(state, group, version=message.version) if group.version != message.version else state
+            return _beat(state, group, message.version)
         case Report():
             return take_report(state, group, message)
         case Committed():
@@ -145,11 +152,19 @@ def _message(state: RunState, group: Group, message: Up, now: float) -> RunState
     return state
 
 
+def _beat(state: RunState, group: Group, version: Version) -> RunState:
+    if group.version == version:
+        return state
+    state = change_group(state, group, version=version)
+    if state.change is not None and group.caught:  # a joiner has moved on since it reported: it is asked again
+        state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
+    return state
+
+
 def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     if not group.caught:
         state = tell(state, "caught_up", "", group.name, step=version.step)
-    report = msgspec.structs.replace(group.report, version=version, answers=(), entries=())
-    return change_group(state, group, caught=True, version=version, report=report, heal_failures=0)
+    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0)
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:
@@ -176,6 +191,8 @@ def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) 
     wait_s = min(2.0 ** (failures - 1), 60.0)
     state = tell(state, "heal_failed", failed.reason, group.name, failures=failures)
     state = release(state, group)
+    if is_member(state.current, group):  # the others wait for it in a generation that it cannot enter
+        state = with_(state, trouble=state.trouble or f"{group.name} cannot enter: {failed.reason}")
     return change_group(state, group, heal=0, heal_failures=failures, retry_s=now + wait_s, caught=False)
 
 

@@ -26,6 +26,7 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
     name: str
@@ -42,6 +43,7 @@ class Group(Value, frozen=True):
     leaving: bool = False
     told_leave: bool = False
     caught: bool = False
+    loading: bool = False
     mismatched: bool = False
     opened: int = 0
     heal: int = 0
@@ -61,6 +63,7 @@ class Gen(Value, frozen=True):
     left: somebody of it has abandoned it for good; gone: names of members known to be dead, not merely lost
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
+    recalled: read from the store: how far it got before is not known
     """
 
     number: int
@@ -72,6 +75,7 @@ class Gen(Value, frozen=True):
     left: bool = False
     gone: frozenset[str] = frozenset()
     committed: bool = False
+    recalled: bool = False
 
 
 class Change(Value, frozen=True):
@@ -195,6 +199,11 @@ def new_gen(number: int, roster: Roster) -> Gen:
 def is_member(gen: Gen | None, group: Group) -> bool:
     """Whether `group`, in its present incarnation, is in the roster of `gen`."""
     return gen is not None and gen.members.get(group.name) == group.incarnation
+
+
+def all_dead(state: RunState) -> bool:
+    """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
+    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
 
 
 def replace_gen(state: RunState, gen: Gen) -> RunState:

@@ -56,12 +56,14 @@ class Turn(Value, frozen=True):
     """Events with the times they were recorded at, the time of the decision, and the effects it had.
 
     effects: None where they are too large to keep; digest: of their bytes, empty if there were none
+    raised: the error of a core with a defect, which ended the lighthouse
     """
 
     events: tuple[tuple[float, Event], ...]
     decided_s: float
     effects: tuple[Effect, ...] | None = ()
     digest: bytes = b""
+    raised: str = ""
 
 
 class Segment(Value, frozen=True):
@@ -98,6 +100,7 @@ class _Item(Value, frozen=True):
     decided_s: float = 0.0
     effects: tuple[Effect, ...] = ()
     state: Any = None
+    raised: str = ""
     happened: Happened | None = None
 
 
@@ -158,8 +161,9 @@ class Journal:
         decided_s: float,
         effects: Sequence[Effect],
         state: Any,
+        raised: str = "",
     ) -> None:
-        """Keeps a turn; `state` is what it led to. Never waits."""
+        """Keeps a turn; `state` is what it led to. raised: the core failed in it. Never waits."""
         place = self._places[config.run_id] = self._places.get(config.run_id, -1) + 1
         if self._queue.qsize() > self._waiting_turns:
             return
@@ -172,6 +176,7 @@ class Journal:
                 decided_s=decided_s,
                 effects=tuple(effects),
                 state=state,
+                raised=raised,
             )
         )
 
@@ -298,7 +303,7 @@ class Journal:
 
 def _turn(item: _Item) -> Turn:
     if not item.effects:
-        return Turn(events=item.events, decided_s=item.decided_s)
+        return Turn(events=item.events, decided_s=item.decided_s, raised=item.raised)
     digest, size = _digest(item.effects)
     effects = item.effects if size <= EFFECTS_BYTES else None
     return Turn(events=item.events, decided_s=item.decided_s, effects=effects, digest=digest)
@@ -351,17 +356,25 @@ def replay(path: Path, core: Core, run_id: str | None = None) -> tuple[Differenc
             states[run] = core.new_run(segment.config)
         for place, turn in enumerate(segment.turns):
             if run in states:
-                states[run], effects = _again(core, states[run], turn)
-                if (_digest(effects)[0] if effects else b"") != turn.digest:
-                    was = "effects too large to keep" if turn.effects is None else repr(turn.effects)
-                    found.append(_difference(run, number, place, turn, was, repr(tuple(effects))))
+                states[run], now = _again(core, states[run], turn)
+                was = turn.raised or ("too large to keep" if turn.effects is None else repr(turn.effects))
+                if now is not None:
+                    found.append(_difference(run, number, place, turn, was, now))
+                if states[run] is None:
+                    del states[run]
     return tuple(found)
 
 
-def _again(core: Core, state: Any, turn: Turn) -> tuple[Any, Sequence[Effect]]:
-    for at_s, event in turn.events:
-        state = core.record(state, event, at_s)
-    return core.decide(state, turn.decided_s)
+def _again(core: Core, state: Any, turn: Turn) -> tuple[Any, str | None]:
+    """The state after the turn, None if the core failed in it; and what it does otherwise than it was journalled."""
+    try:
+        for at_s, event in turn.events:
+            state = core.record(state, event, at_s)
+        state, effects = core.decide(state, turn.decided_s)
+    except Exception as error:  # whatever a core with a defect raises is a finding
+        return None, None if repr(error) == turn.raised else repr(error)
+    same = not turn.raised and (_digest(effects)[0] if effects else b"") == turn.digest
+    return state, None if same else repr(tuple(effects))
 
 
 def _difference(run_id: str, segment: int, place: int, turn: Turn, was: str, now: str) -> Difference:

@@ -172,9 +172,13 @@ class RunOwner:
         if not events:
             return
         state = self._state
-        for at_s, event in events:
-            state = self._core.record(state, event, at_s)
-        state, effects = self._core.decide(state, now)
+        try:
+            for at_s, event in events:
+                state = self._core.record(state, event, at_s)
+            state, effects = self._core.decide(state, now)
+        except Exception as error:
+            self._journal.put(self.config, events, now, (), self._state, raised=repr(error))
+            raise
         self._state = state
         self._due = self._core.wake_at(state, now)
         self._journal.put(self.config, events, now, effects, state)

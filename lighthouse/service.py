@@ -33,6 +33,8 @@ MESSAGE_BYTES = 64 << 20
 """Largest message either way: a roster of thousands."""
 RUNS = 256
 """Runs that one lighthouse leads at most."""
+HELLO_S = 10.0
+"""How long a new session may take to say hello."""
 FAREWELL_S = 5.0
 """How long a closing session may take to read its last messages."""
 
@@ -154,12 +156,17 @@ class LighthouseService(LighthouseServicer):
     async def Session(self, _: Any, context: grpc.aio.ServicerContext) -> None:
         """One group's session: see `proto/lighthouse/wire.proto`."""
         try:
-            hello = await _read(context)
+            async with asyncio.timeout(HELLO_S):
+                hello = await _read(context)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.ABORTED, f"no hello came within {HELLO_S:g} s")
         except ValueError as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
         if not isinstance(hello, Hello):
             await context.abort(grpc.StatusCode.ABORTED, "the first message of a session must be a hello")
         try:
+            if not hello.name:
+                raise ValueError("name is empty: give the group a name")
             owner = self._runs.begin(hello.run_id)
         except ValueError as error:
             await context.write(DOWN.wrap(Refused(reason=str(error))))
@@ -171,7 +178,8 @@ class LighthouseService(LighthouseServicer):
         reader = asyncio.create_task(_read_all(owner, stream, context))
         writer = asyncio.create_task(self._write_all(stream, context))
         try:
-            await asyncio.wait({reader, writer, stream.failed}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {reader, writer, stream.failed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             owner.end_stream(stream, _end_of(reader, stream))
             # A write that hangs in flow control is given up; the status then waits behind it in the transport.
             await asyncio.wait({writer}, timeout=self._farewell_s)

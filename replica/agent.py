@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from replica.agent_files import Appender
+from replica.agent_journal import Journal
 from replica.agent_life import CONFIG, FAILED
 from replica.agent_loop import AgentLoop, Hands
 from replica.agent_values import AgentConfig
 from replica.lock import YIELD_SIGNAL, GroupLock, LockError
 from replica.output import Output, OutputHandler
+from replica.ranks import free_port
 
 FLUSH_S = 2.0
 """How long what is still to be written or sent may take at the end."""
@@ -59,7 +61,8 @@ class AgentOptions:
     ledger: Path | None = None
     """File to append the group's ledger to: a JSON object a line. None: no ledger."""
     journal: Path | None = None
-    """File to append all events to, with their times, so that what was decided can be decided again. None: none."""
+    """File to append all events to, with their times, so that what was decided can be decided again (see
+    `agent_journal.py`; the last 64 to 128 MiB are kept). None: none."""
     lock_folder: Path | None = None
     """Where names are locked, on a disk of this host, shared by all agents of this user. None: /tmp/bellrock-UID."""
     restart_limit: int = 3
@@ -99,9 +102,15 @@ async def run_agent(options: AgentOptions) -> int:
     runs on the main thread.
     """
     with _shown(options) as output:
-        files = [Appender(path) if path is not None else None for path in (options.ledger, options.journal)]
         try:
-            return await _run(options, output, *files)
+            free_port(options.bind)
+        except OSError as error:
+            log.error("bind is %s, which ranks cannot listen on: %s; give an address of this host", options.bind, error)
+            return CONFIG
+        ledger = Appender(options.ledger) if options.ledger is not None else None
+        journal = Journal(options.journal) if options.journal is not None else None
+        try:
+            return await _run(options, output, ledger, journal)
         except LockError as error:
             log.error("%s", error)
             return CONFIG
@@ -109,12 +118,12 @@ async def run_agent(options: AgentOptions) -> int:
             log.exception("the agent has a defect, and ends with its ranks")
             return FAILED
         finally:
-            for file in files:
+            for file in (ledger, journal):
                 if file is not None:
                     await asyncio.to_thread(file.close, FLUSH_S)
 
 
-async def _run(options: AgentOptions, output: Output, ledger: Appender | None, journal: Appender | None) -> int:
+async def _run(options: AgentOptions, output: Output, ledger: Appender | None, journal: Journal | None) -> int:
     mark = secrets.token_hex(16)
     lock = GroupLock(options.lock_folder or Path(f"/tmp/bellrock-{os.getuid()}"), options.run_id, options.name, mark)
     hands = Hands(ledger=ledger, journal=journal, output=output, lock=lock, folder=lock.own_folder, mark=mark)

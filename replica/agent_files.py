@@ -5,6 +5,7 @@ A full or hanging disk costs lines, which is said once, and said again when line
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -13,6 +14,8 @@ from pathlib import Path
 
 WAITING_BYTES = 64 << 20
 """How much may wait for a slow disk before lines are lost."""
+
+_ROTATE = b"\n"
 
 log = logging.getLogger("replica.files")
 
@@ -37,6 +40,10 @@ class Appender:
         self._waiting += len(line)
         self._lines.put(line)
 
+    def rotate(self) -> None:
+        """What is appended from now on goes to a new file; the present one is kept beside it, as PATH.1."""
+        self._lines.put(_ROTATE)
+
     def close(self, timeout_s: float) -> None:
         """Writes what waits, for `timeout_s` at most. Idempotent."""
         self._lines.put(None)
@@ -44,8 +51,11 @@ class Appender:
 
     def _run(self) -> None:
         while (line := self._lines.get()) is not None:
-            self._waiting -= len(line)
             try:
+                if line is _ROTATE:
+                    self._rotate()
+                    continue
+                self._waiting -= len(line)
                 self._write(line + b"\n")
             except OSError as error:
                 if not self._lost:
@@ -58,6 +68,12 @@ class Appender:
         if self._file >= 0:
             os.close(self._file)
 
+    def _rotate(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+
     def _write(self, data: bytes) -> None:
         if self._file < 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,4 +81,4 @@ class Appender:
         written = os.write(self._file, data)
         if written < len(data):  # the disk is full in the middle of a line: take the piece back
             os.ftruncate(self._file, max(0, os.fstat(self._file).st_size - written))
-            raise OSError(28, os.strerror(28))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

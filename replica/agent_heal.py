@@ -55,6 +55,10 @@ def base(state: AgentState, message: Base, now: float) -> AgentState:
     """Takes a base to level to and enter. It ends all lower generations, and whatever heal was under way."""
     if message.number < state.floor or message.number <= state.seat.generation or state.ending is not None:
         return noted(state, "base_refused", generation=shown(state, message.number))
+    if not state.stand.usable:
+        return failed(
+            state, message.number, f"the base is {message.version}, and this group stands on an unfinished load"
+        )
     try:
         roster = resolved(state, message.roster)
     except ValueError:
@@ -72,7 +76,8 @@ def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
-    return put(state, joining=joining)
+    # The report says that the group stands nowhere now: a `CaughtUp` of an older heal may be on its way.
+    return put(state, joining=joining, report_due=True)
 
 
 def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> AgentState:

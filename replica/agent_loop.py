@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lighthouse.values import Died, Goodbye
+from lighthouse.values import Died, Goodbye, Leave
 from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_files import Appender
+from replica.agent_journal import Journal
 from replica.agent_life import FENCED
 from replica.agent_state import AgentState, welcomed
 from replica.agent_values import (
@@ -31,10 +32,13 @@ from replica.agent_values import (
     Event,
     Exit,
     Ledger,
+    LighthouseSaid,
     OpenSession,
     RankExited,
     RankSaid,
     Say,
+    SessionClosed,
+    SessionOpened,
     StartRanks,
     ToLighthouse,
     TookOver,
@@ -45,7 +49,7 @@ from replica.attach_server import AttachServer
 from replica.environment import RankEnvironment, write_environment
 from replica.lock import GroupLock
 from replica.output import Output
-from replica.ranks import Ranks, free_port, init_method
+from replica.ranks import Ranks, free_port, init_method, last_traceback
 from replica.session_client import SessionClient
 from replica.values import Commit, Quit, Raised, RankDown, RankUp
 
@@ -53,6 +57,8 @@ INTERRUPTED = 130
 """Exit code after a second SIGINT, as shells have it."""
 ATTACH_GRACE_S = 2.0
 """How long a rank may live after its Attach ended, though it was not told to leave."""
+DUMP_S = 0.5
+"""How long ranks that stalled may take to write their stacks before they are killed."""
 SAY_AGAIN_S = 10.0
 """How often the same line is logged at most."""
 LONGEST_SOCKET = 100
@@ -81,7 +87,7 @@ class Hands:
     """What a loop is given to work with. folder: the group's own, made before ranks are started."""
 
     ledger: Appender | None
-    journal: Appender | None
+    journal: Journal | None
     output: Output
     lock: GroupLock
     folder: Path
@@ -100,7 +106,7 @@ class AgentLoop:
         self._inbox: deque[Event | None] = deque()
         self._deciding = False
         self._timer: asyncio.TimerHandle | None = None
-        self._session = SessionClient(options.lighthouse, options.token, self._deliver)
+        self._session = SessionClient(options.lighthouse, options.token, self._session_event)
         self._ranks = Ranks(options.command, hands.mark, options.environ, hands.output, self._rank_exited)
         self._attach: AttachServer | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -108,8 +114,8 @@ class AgentLoop:
         self._leaving_told = False
         self._tracebacks: dict[int, str] = {}
         self._interrupts = 0
+        self._restart_told = False
         self._said: dict[str, float] = {}
-        self._journal(config)
 
     # ---- from outside ----------------------------------------------------------------------------------------------
 
@@ -168,15 +174,18 @@ class AgentLoop:
         self._set_timer()
 
     def _turn(self, event: Event | None) -> None:
-        now = self._loop.time()
-        self._journal((now, event))
-        if event is not None:
-            self._state = record(self._state, event, now)
-        self._state, effects = decide(self._state, now)
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
-        for effect in effects:
-            _CARRY[type(effect)](self, effect)
+        before, now = self._state, self._loop.time()
+        try:
+            state = before if event is None else record(before, event, now)
+            self._state, effects = decide(state, now)
+            for effect in effects:
+                _CARRY[type(effect)](self, effect)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
+        finally:
+            # Last, since ranks wait for the verdict; but also of what the core could not deal with.
+            if self._hands.journal is not None:
+                self._hands.journal.note(before, now, event)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -187,10 +196,6 @@ class AgentLoop:
         when = wake_at(self._state, self._loop.time())
         if when is not None:
             self._timer = self._loop.call_at(when, self._deliver, None)
-
-    def _journal(self, line: Any) -> None:
-        if self._hands.journal is not None:
-            self._hands.journal.append(msgspec.json.encode(line))
 
     def _finish(self, code: int) -> None:
         if not self.over.done():
@@ -228,7 +233,7 @@ class AgentLoop:
             variables = self._variables(life, address)
         except OSError as error:
             for shard_rank in range(self._state.config.shards):
-                self._rank_exited(life, shard_rank, 1, f"OSError: {error}")
+                self._deliver(RankExited(life=life, shard_rank=shard_rank, code=1, traceback=f"OSError: {error}"))
             return
         started = await self._ranks.start(life, variables, self._state.config.name)
         self._hands.lock.record(started)
@@ -259,6 +264,12 @@ class AgentLoop:
             for shard_rank in range(config.shards)
         ]
 
+    def _session_event(self, event: SessionOpened | SessionClosed | LighthouseSaid) -> None:
+        """A lighthouse that wants a group to start anew has seen it stall: then people want to see its stacks."""
+        if isinstance(event, LighthouseSaid) and isinstance(event.message, Leave):
+            self._restart_told = event.message.restart
+        self._deliver(event)
+
     def _rank_said(self, life: int, shard_rank: int, message: RankUp) -> None:
         if isinstance(message, Raised):
             self._tracebacks[shard_rank] = message.traceback
@@ -273,11 +284,12 @@ class AgentLoop:
         await asyncio.sleep(ATTACH_GRACE_S)
         self._ranks.end_one(life, shard_rank, "its Attach stream ended, though its process lived on")
 
-    def _rank_exited(self, life: int, shard_rank: int, code: int, printed: str) -> None:
+    def _rank_exited(self, life: int, shard_rank: int, code: int, errors: str) -> None:
         told = self._tracebacks.pop(shard_rank, "")
-        if told and _last_line(told) != _last_line(printed):  # it did not print what it raised
+        if told and told.strip().rpartition("\n")[2] not in errors:  # ended before it could print what it raised
             for line in told.rstrip().splitlines():
                 self._hands.output.say(f"[{self._state.config.name}/{shard_rank}] {line}")
+        printed = last_traceback(errors) if code > 0 else ""
         self._deliver(RankExited(life=life, shard_rank=shard_rank, code=code, traceback=told or printed))
 
     # ---- effects ---------------------------------------------------------------------------------------------------
@@ -300,7 +312,8 @@ class AgentLoop:
             self._leaving_told = True
 
     def _end_ranks(self, effect: EndRanks) -> None:
-        self._ranks.end(effect.life)
+        self._ranks.end(effect.life, dump_s=DUMP_S if self._restart_told else 0.0)
+        self._restart_told = False
 
     def _open_session(self, effect: OpenSession) -> None:
         self._session.open(effect.session)
@@ -354,10 +367,6 @@ _CARRY: dict[type[Any], Callable[[AgentLoop, Any], None]] = {
 def _address(folder: Path, life: int) -> str:
     path = folder / f"{life}.sock"
     return f"unix:{path}" if len(str(path).encode()) <= LONGEST_SOCKET else "127.0.0.1:0"
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
 
 
 def _shown(value: str) -> str:

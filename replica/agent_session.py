@@ -188,6 +188,7 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         said.append(ToLighthouse(message=Opened(number=plan.number)))
         session = put(session, opened_told=plan.number)
     if joining is not None and joining.caught_up and joining.told_in != session.number:
+        said.append(ToLighthouse(message=report(state)))  # the cursor too: it may have to lead a generation alone
         said.append(ToLighthouse(message=CaughtUp(version=state.stand.version)))
         joining = put(joining, told_in=session.number)
     if state.drain_since is not None and not session.drain_told and state.ending is None:

@@ -28,9 +28,9 @@ from replica.apply import Apply
 from replica.assembly import Assembly, ReplicaOptions, assemble
 from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
-from replica.errors import MisuseError
+from replica.errors import Left, MisuseError
 from replica.state import HasStateDict
-from replica.steps import REHEARSAL, StepLoop, check_loss
+from replica.steps import REHEARSAL, Observer, StepLoop, check_loss
 from replica.values import Merged
 
 
@@ -114,7 +114,9 @@ class Step:
             self._in_hand = True
             yield self._slot(0 if upcoming == REHEARSAL else upcoming)
             if self._in_hand:
-                raise MisuseError(f"slot {upcoming} was left out: call step.backward(loss_sum, tokens) once for each slot")
+                raise MisuseError(
+                    f"slot {upcoming} was left out: call step.backward(loss_sum, tokens) once for each slot"
+                )
             upcoming = next(self._slots, None)
         self._ended = True
 
@@ -160,6 +162,7 @@ class Replica:
     process_group: over the shards; None is torch.distributed's default group
     backend, open_timeout_s, heal_log_bytes: of communicators between groups, and memory for one joiner's entries
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
+    observer: called with (phase, step) as steps go on, on the training thread; for profiles, drills and tests
     Raises MisuseError where the program has to be changed.
     """
 
@@ -185,6 +188,7 @@ class Replica:
         open_timeout_s: float = 60.0,
         heal_log_bytes: int = 4 << 30,
         environment: RankEnvironment | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._options = ReplicaOptions(
             slots=slots,
@@ -212,6 +216,7 @@ class Replica:
             extras=extras or {},
             process_group=process_group,
             wishes=lambda: (self._stop, self._save),
+            observer=observer,
         )
         self._began = False
 
@@ -244,7 +249,11 @@ class Replica:
         self._save = True
 
     def steps(self) -> Iterator[Step]:
-        """The steps of the run, until it ends or this group leaves. Raises LeaveError where it leaves without success."""
+        """The steps of the run. Ends when the run is finished and its final state is here.
+
+        Raises Left (which ends the process with exit code 0) where the group leaves in order before that, and LeaveError
+        where it has to leave without success.
+        """
         if self._began:
             raise MisuseError("Replica.steps() is called once")
         self._began = True
@@ -263,6 +272,8 @@ class Replica:
                 raise MisuseError("call step.apply() at the end of each step, after the loop `for slot in step`")
             if step.result is not None and step.result.save:
                 self._save = False
+        if not loop.finished:
+            raise Left(loop.left_because)
 
     def close(self) -> None:
         """Gives back sockets and threads. Also done when the process ends."""

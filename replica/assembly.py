@@ -33,7 +33,7 @@ from replica.gradients import Gradients, describe, fsdp_modules, sum_over_shards
 from replica.healing import Healing
 from replica.reduction import Hooks
 from replica.state import HasStateDict, TrainingState
-from replica.steps import Parts, StepLoop
+from replica.steps import Observer, Parts, StepLoop
 from replica.transfer_server import WeightServer
 from replica.values import Abandoned, Attach, Fetch, Go, Open, Raised, RankDown
 
@@ -123,6 +123,7 @@ def assemble(
     extras: Mapping[str, HasStateDict],
     process_group: dist.ProcessGroup | None,
     wishes: Callable[[], tuple[bool, bool]],
+    observer: Observer | None,
 ) -> Assembly:
     """All parts of this rank, not yet attached. Raises MisuseError."""
     optimizer = _check_optimizer(model, optimizer)
@@ -153,8 +154,10 @@ def assemble(
         communicators=communicators,
         link=link,
         slots=options.slots,
+        steps=options.steps,
         seed=options.seed,
         shard_rank=environment.shard_rank,
+        observer=observer or (lambda phase, step: None),
     )
     return Assembly(
         environment=environment,

@@ -25,12 +25,9 @@ OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_ping_strikes", 0),
 )
+"""No keepalive: on one host the kernel tells of every end, and a rank that is stopped for a look at it is not dead."""
 
 log = logging.getLogger("replica.attach")
 

@@ -139,10 +139,11 @@ class Output:
         os.close(self._wake)
 
     def _take(self, stream: Stream) -> None:
-        stream.read()
+        """What is there now: once while others wait too, all of it when this closes."""
+        while stream.read() and self._closing:
+            self._write(stream.sink, stream.lines())
         self._write(stream.sink, stream.lines())
         if stream.ended:
-            self._write(stream.sink, stream.lines())
             self._selector.unregister(stream.source)
             os.close(stream.source)
 

@@ -32,7 +32,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 log = logging.getLogger("replica.ranks")
 
 OnExit = Callable[[int, int, int, str], None]
-"""Called on the loop with life, shard_rank, exit code (or minus the signal), and the traceback it printed or ""."""
+"""Called on the loop with life, shard_rank, exit code (or minus the signal), and the end of what it wrote to its
+standard error; of a rank that was not started, or ended for it by `end_one`, a reason in its place."""
 
 
 @dataclass
@@ -88,15 +89,23 @@ class Ranks:
             try:
                 started.append(self._start(life, shard_rank, environment, f"[{label}/{shard_rank}] "))
             except OSError as error:
-                self._on_exit(life, shard_rank, 1, f"OSError: the rank could not be started: {error}")
+                self._on_exit(life, shard_rank, 1, f"{_TRACEBACK}\nOSError: the rank could not be started: {error}")
         return started
 
-    def end(self, life: int) -> None:
-        """SIGKILL to the process groups of all ranks of `life`, started or not. `on_exit` follows for each."""
+    def end(self, life: int, *, dump_s: float = 0.0) -> None:
+        """SIGKILL to the process groups of all ranks of `life`, started or not. `on_exit` follows for each.
+
+        dump_s: how long ranks may take before that to write the stacks of all their threads to standard error, for
+        which they are sent SIGABRT
+        """
         self._ended_life = max(self._ended_life, life)
-        for rank in self._ranks.values():
-            if rank.life <= life:
+        for rank in [rank for rank in self._ranks.values() if rank.life <= life]:
+            if dump_s > 0.0:
+                rank.process.send_signal(signal.SIGABRT)
+            else:
                 _kill_group(rank.process.pid)
+        if dump_s > 0.0:
+            asyncio.get_running_loop().call_later(dump_s, self.end, life)
 
     def end_one(self, life: int, shard_rank: int, reason: str) -> None:
         """SIGKILL to the process group of one rank, if it is there; `on_exit` follows, with code 1 and `reason`."""
@@ -159,10 +168,10 @@ class Ranks:
         del self._ranks[rank.shard_rank]
         if not self._ranks:
             self._empty.set()
-        printed = _traceback(rank.errors.tail()) if code > 0 else ""
+        errors = rank.errors.tail()
         if rank.ended_for and code == -signal.SIGKILL:
-            code, printed = 1, rank.ended_for
-        self._on_exit(rank.life, rank.shard_rank, code, printed)
+            code, errors = 1, f"{_TRACEBACK}\n{rank.ended_for}"
+        self._on_exit(rank.life, rank.shard_rank, code, errors)
 
 
 def free_port(host: str) -> int:
@@ -178,13 +187,13 @@ def init_method(folder: Path) -> str:
     return f"file://{folder}/process-group"
 
 
+def last_traceback(errors: str) -> str:
+    """The last Python traceback in what a rank printed, "" if there is none."""
+    _, found, text = errors.rpartition(_TRACEBACK)
+    return f"{found}{text}".strip() if found else ""
+
+
 def _kill_group(pid: int) -> None:
     """`pid` leads the group and is not reaped yet, so the number is still its own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it but the zombie
         os.killpg(pid, signal.SIGKILL)
-
-
-def _traceback(errors: str) -> str:
-    """The last Python traceback in what a rank printed, "" if there is none."""
-    _, found, text = errors.rpartition(_TRACEBACK)
-    return f"{found}{text}".strip() if found else ""

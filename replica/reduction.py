@@ -36,9 +36,15 @@ class Reduced:
 
 
 class Reduction:
-    """One attempt. `tensors` are laid out as `Layout.allocate` does and belong to the attempt from here on."""
+    """One attempt. `tensors` are laid out as `Layout.allocate` does and belong to the attempt from here on.
 
-    def __init__(self, gradients: Gradients, tensors: Sequence[torch.Tensor]) -> None:
+    on_launch: called before each bucket is sent
+    """
+
+    def __init__(
+        self, gradients: Gradients, tensors: Sequence[torch.Tensor], on_launch: Callable[[], None] = lambda: None
+    ) -> None:
+        self._on_launch = on_launch
         self._gradients = gradients
         self._tensors = tuple(tensors)
         self._filled = [False] * len(gradients.parameters)
@@ -126,6 +132,7 @@ class Reduction:
         for number in range(len(self._pendings), len(self._missing)):
             if self._missing[number] or (self._gradients.layout.buckets[number].whole and not self._added):
                 return
+            self._on_launch()
             self._pendings.append(self._communicator.all_reduce(self._tensors[number]))
 
 

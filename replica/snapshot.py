@@ -6,6 +6,7 @@ those bytes and, for a moment, one non-contiguous tensor.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,38 @@ from lighthouse.values import Version
 from replica.manifest import Chunks, Segments, TensorSpec, byte_view, flat_bytes
 from replica.plain import dumps
 from replica.state import TrainingState
+
+
+class Room:
+    """Host memory for a snapshot to come, allocated and touched ahead of time on a thread of its own.
+
+    Fresh memory costs several times the copy itself (page faults, pinning). Made between steps, when a snapshot is
+    announced, with the same stripes and chunks as the snapshot; if the state has grown since, staging does without it.
+    """
+
+    def __init__(
+        self, state: TrainingState, stripes: Sequence[tuple[int, int]] = (), chunk_bytes: int = 4 << 20
+    ) -> None:
+        specs, tensors, _ = state.describe()
+        chunks = Chunks(total=sum(spec.bytes for spec in specs), size=chunk_bytes)
+        sizes = [end - start for start, end in _spans(chunks, _held(chunks, stripes))]
+        pinned = any(tensor.device.type == "cuda" for tensor in tensors.values())
+        self._runs: list[torch.Tensor] = []
+        self._thread = threading.Thread(target=self._touch, args=(sizes, pinned), name="room", daemon=True)
+        self._thread.start()
+
+    def ready(self) -> None:
+        """Returns once the memory is there."""
+        self._thread.join()
+
+    def take(self, sizes: Sequence[int]) -> list[torch.Tensor] | None:
+        """The memory, once, if it has these sizes; waits for it to be ready."""
+        self._thread.join()
+        runs, self._runs = self._runs, []
+        return runs if [run.numel() for run in runs] == list(sizes) else None
+
+    def _touch(self, sizes: list[int], pinned: bool) -> None:
+        self._runs = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned).zero_() for size in sizes]
 
 
 class Snapshot:
@@ -53,24 +86,32 @@ class Snapshot:
         stop: bool,
         stripes: Sequence[tuple[int, int]] = (),
         chunk_bytes: int = 4 << 20,
+        room: Room | None = None,
     ) -> Snapshot:
         """Copies `state` to host memory on the calling thread and returns. Between steps only.
 
         On a GPU the copy runs on a side stream; `fence` before the state is next written. stripes: (part, of) pairs
-        of which only these parts are held; empty: everything. Raises RuntimeError if the state is not usable.
+        of which only these parts are held; empty: everything. room: memory made ahead for it.
+        Raises RuntimeError if the state is not usable.
         """
         if not state.usable:
             raise RuntimeError("a state that is being loaded, or whose load failed, cannot be staged")
         specs, tensors, scalars = state.describe()
         chunks = Chunks(total=sum(spec.bytes for spec in specs), size=chunk_bytes)
-        held = _merged([chunks.stripe(part, of) for part, of in stripes]) if stripes else ((0, chunks.count),)
+        held = _held(chunks, stripes)
         snapshot = cls(version, cursor, stop, specs, dumps(scalars), chunks, held)
         devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
+        spans = _spans(chunks, held)
+        sizes = [end - start for start, end in spans]
+        runs = room.take(sizes) if room is not None else None
+        if runs is None:
+            runs = [torch.empty(size, dtype=torch.uint8, pin_memory=bool(devices)) for size in sizes]
+        snapshot._runs = [(start, run) for (start, _), run in zip(spans, runs, strict=True)]
         with torch.no_grad():
             if devices:
                 snapshot._copy_on_side_stream(tensors, devices.pop())
             else:
-                snapshot._copy(tensors, pinned=False)
+                snapshot._copy(tensors, overlapped=False)
         return snapshot
 
     @property
@@ -93,25 +134,31 @@ class Snapshot:
         return Segments((start, byte_view(run)) for start, run in self._runs)
 
     def _copy_on_side_stream(self, tensors: dict[str, torch.Tensor], device: torch.device) -> None:
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            self._copy(tensors, pinned=True)
+            self._copy(tensors, overlapped=True)
             self._copied = side.record_event()
 
-    def _copy(self, tensors: dict[str, torch.Tensor], pinned: bool) -> None:
-        for first, end in self.held:
-            start = first * self.chunks.size
-            size = min(end * self.chunks.size, self.chunks.total) - start
-            run = torch.empty(max(size, 0), dtype=torch.uint8, pin_memory=pinned)
+    def _copy(self, tensors: dict[str, torch.Tensor], overlapped: bool) -> None:
+        for start, run in self._runs:
+            end = start + run.numel()
             for spec in self.specs:
-                low, high = max(spec.offset, start), min(spec.offset + spec.bytes, start + size)
+                low, high = max(spec.offset, start), min(spec.offset + spec.bytes, end)
                 if low < high:
                     content = flat_bytes(tensors[spec.name].resolve_conj().resolve_neg().contiguous())
-                    run[low - start : high - start].copy_(
-                        content[low - spec.offset : high - spec.offset], non_blocking=pinned
-                    )
-            self._runs.append((start, run))
+                    part = content[low - spec.offset : high - spec.offset]
+                    run[low - start : high - start].copy_(part, non_blocking=overlapped)
+
+
+def _held(chunks: Chunks, stripes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Ranges of chunks of some stripes; of all chunks if none are named."""
+    return _merged([chunks.stripe(part, of) for part, of in stripes or ((0, 1),)])
+
+
+def _spans(chunks: Chunks, held: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """First byte and the byte behind the last, by range of chunks."""
+    return [(first * chunks.size, min(end * chunks.size, chunks.total)) for first, end in held]
 
 
 def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -57,6 +57,10 @@ from replica.values import (
 )
 from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, record
 
+Observer = Callable[[str, int], None]
+"""Called with (phase, step) on the training thread, as a step goes on: bucket (before each all-reduce), gradients,
+roll_call (before it), voted (after it), apply, applied, open (a generation is to be waited for), load."""
+
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
 
@@ -79,8 +83,11 @@ class Parts:
     link: AgentLink
     slots: int
     """Slots of a step, over all groups."""
+    steps: int
+    """The run ends after so many."""
     seed: int
     shard_rank: int
+    observer: Observer
 
 
 @dataclass
@@ -107,6 +114,9 @@ class StepLoop:
         self._stop = False
         self._begun_at = 0.0
         self.book = Book()
+        self.finished = False
+        """The run is finished, and the state here is its last one."""
+        self.left_because = ""
 
     @property
     def leaving(self) -> bool:
@@ -186,10 +196,12 @@ class StepLoop:
                 self._arm(work)
             yield slot
         if not work.farewell:
-            reduction = self._reduction or Reduction(parts.gradients, parts.pool.take())
+            reduction = self._reduction or Reduction(parts.gradients, parts.pool.take(), self._on_bucket)
             reduction.flush()
             self._mark(MarkKind.GRADIENTS)
+            self._observe("gradients")
         try:
+            self._observe("open")
             communicator = parts.communicators.get(work.generation)
             if not work.farewell:
                 self._reduced = reduction.finish(communicator, self._release)
@@ -205,7 +217,7 @@ class StepLoop:
         communicator = self._parts.communicators.opened(work.generation)
         if communicator is None:
             return
-        reduction = Reduction(self._parts.gradients, self._parts.pool.take())
+        reduction = Reduction(self._parts.gradients, self._parts.pool.take(), self._on_bucket)
         reduction.over(communicator)
         if self._parts.hooks.arm(reduction):
             self._reduction = reduction
@@ -228,16 +240,16 @@ class StepLoop:
             digest=self._digest() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
+        self._observe("roll_call")
         mine = torch.frombuffer(bytearray(pack(said, self._parts.slots)), dtype=torch.uint8)
         pending, gathered = communicator.all_gather(mine)
         pending.wait()
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
         self._parts.link.say(
-            RollCall(
-                generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes()
-            )
+            RollCall(generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes())
         )
+        self._observe("voted")
         self._parts.communicators.close_below(work.generation)
 
     def _rehearse(self) -> Iterator[int]:
@@ -268,6 +280,8 @@ class StepLoop:
             if not command.success:
                 raise LeaveError(command.reason)
             self._verdict = command
+            self.finished = before.usable and self._is_last(before)
+            self.left_because = command.reason
         elif isinstance(command, Drop):
             self._parts.healing.drop(command.heal)
         elif isinstance(command, StageFor) and command.now:
@@ -277,6 +291,9 @@ class StepLoop:
                 self._parts.healing.drop(heal)
         if before.summed and not self.book.summed:
             self._forget_sums()
+
+    def _is_last(self, book: Book) -> bool:
+        return self._stop or book.version.step >= self._parts.steps or (book.work is not None and book.work.farewell)
 
     def _note(self, command: RankDown) -> None:
         try:
@@ -293,6 +310,7 @@ class StepLoop:
         self._forget_sums()
         if not self._rehearsed:
             yield from self._rehearse()
+        self._observe("load")
         answer = self._parts.healing.load(command)
         if isinstance(answer, Loaded):
             self.book = loaded(self.book, answer)
@@ -321,11 +339,15 @@ class StepLoop:
             self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
         if commit.leave and not commit.success:
             raise LeaveError(commit.reason)
+        if commit.leave:
+            self.finished = work.farewell
+            self.left_because = commit.reason
         return outcome
 
     def _apply(self, entry: Entry) -> Merged:
         """Applies what a step did, whether it was reduced here or fetched."""
         parts, merged = self._parts, entry.merged
+        self._observe("apply")
         parts.log.keep(entry)
         parts.healing.settle()
         if merged.skip:
@@ -335,6 +357,7 @@ class StepLoop:
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
         self._forget_sums()
         self._stop = self._stop or merged.stop
+        self._observe("applied")
         return merged
 
     def _release(self) -> None:
@@ -347,6 +370,12 @@ class StepLoop:
     def _digest(self) -> int:
         self._parts.healing.settle()
         return digest(self._parts.state)
+
+    def _observe(self, phase: str) -> None:
+        self._parts.observer(phase, self.book.version.step)
+
+    def _on_bucket(self) -> None:
+        self._observe("bucket")
 
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
         self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
@@ -361,5 +390,3 @@ def check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
         )
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
         raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")
-
-

@@ -16,7 +16,7 @@ class TransferLimits:
     stall_s: float = 10.0
     """A piece (at most 1 MiB) that has not moved by then ends the connection: donor too slow, or reader too slow."""
     idle_s: float = 60.0
-    """A joiner that asks for nothing for this long is dropped. Longer than two stalls: it may wait for another source."""
+    """A joiner that asks for nothing for this long is dropped; two stalls at least, since it may wait for others."""
     hurry_s: float = 2.0
     """A chunk that a source is busy with for this long is asked of another source that has nothing else to do."""
     connections: int = 32

@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import xxhash
@@ -56,10 +56,8 @@ class Link:
 
     def cut(self) -> None:
         """Ends whatever waits on this connection. Any thread, any number of times."""
-        try:
+        with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
     def close(self) -> None:
         """Frees the descriptor; only the thread that uses the link."""
@@ -77,11 +75,11 @@ class Link:
 
     # ---- frames ----------------------------------------------------------------------------------------------------
 
-    def send(self, frame: bytes) -> None:
+    def _send(self, frame: bytes) -> None:
         """Sends a message with its length before it."""
         self._send_views([memoryview(_LENGTH.pack(len(frame))), memoryview(frame)])
 
-    def receive(self, limit_bytes: int) -> bytes:
+    def _receive(self, limit_bytes: int) -> bytes:
         """The next message; LinkLost if it is longer than the limit."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if length > limit_bytes:
@@ -90,20 +88,20 @@ class Link:
 
     def say_as_source(self, message: SourceSays) -> None:
         """A source's message."""
-        self.send(SOURCE.wrap(message).SerializeToString())
+        self._send(SOURCE.wrap(message).SerializeToString())
 
     def say_as_joiner(self, message: JoinerSays) -> None:
         """A joiner's message."""
-        self.send(JOINER.wrap(message).SerializeToString())
+        self._send(JOINER.wrap(message).SerializeToString())
 
     def hear_source(self, limit_bytes: int = QUESTION_BYTES) -> SourceSays:
         """The source's next message."""
-        heard: SourceSays = _parse(SOURCE, SourceMessage, self.receive(limit_bytes))
+        heard: SourceSays = _parse(SOURCE, SourceMessage, self._receive(limit_bytes))
         return heard
 
     def hear_joiner(self) -> JoinerSays:
         """The joiner's next message."""
-        heard: JoinerSays = _parse(JOINER, JoinerMessage, self.receive(QUESTION_BYTES))
+        heard: JoinerSays = _parse(JOINER, JoinerMessage, self._receive(QUESTION_BYTES))
         return heard
 
     # ---- chunks ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from replica.entry import Answer as LogAnswer
@@ -58,6 +58,7 @@ class WeightServer:
         self._staged: dict[int, Snapshot] = {}
         self._strangers: dict[Link, None] = {}
         self._known: dict[Link, int] = {}
+        self._leaving: set[Link] = set()
         self._closed = False
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         with self._lock:
@@ -91,19 +92,17 @@ class WeightServer:
             for link in (*self._strangers, *self._known):
                 link.cut()
             self._changed.notify_all()
-        try:
+        with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._thread.join(timeout=5.0)
         with self._changed:
-            self._changed.wait_for(lambda: not self._strangers and not self._known, timeout=5.0)
+            self._changed.wait_for(lambda: not (self._strangers or self._known or self._leaving), timeout=5.0)
 
     @property
     def connections(self) -> int:
         """Connections held just now, strangers included."""
         with self._changed:
-            return len(self._strangers) + len(self._known)
+            return len(self._strangers) + len(self._known) + len(self._leaving)
 
     # ---- threads ---------------------------------------------------------------------------------------------------
 
@@ -131,8 +130,14 @@ class WeightServer:
             sock.close()
             return
         with self._changed:
+            if self._closed:
+                link.close()
+                return
             if len(self._strangers) >= self._limits.connections:
-                next(iter(self._strangers)).cut()
+                oldest = next(iter(self._strangers))
+                oldest.cut()
+                del self._strangers[oldest]
+                self._leaving.add(oldest)
             self._strangers[link] = None
         threading.Thread(target=self._serve, args=(link,), name="weights-link", daemon=True).start()
 
@@ -151,15 +156,16 @@ class WeightServer:
             with self._changed:
                 self._strangers.pop(link, None)
                 self._known.pop(link, None)
+                self._leaving.discard(link)
                 link.close()
                 self._changed.notify_all()
 
     def _known_now(self, link: Link) -> bool:
         """Whether there is room; the link is a stranger no longer."""
         with self._changed:
-            del self._strangers[link]
-            if self._closed or len(self._known) >= self._limits.connections:
+            if self._closed or link not in self._strangers or len(self._known) >= self._limits.connections:
                 return False
+            del self._strangers[link]
             self._known[link] = 0
         link.patience(self._limits.stall_s, self._limits.idle_s)
         return True

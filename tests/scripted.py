@@ -151,10 +151,10 @@ class AgentProcess:
         return self._shown.read_text()
 
     def ledger(self, event: str) -> list[dict[str, Any]]:
-        """The ledger's lines of this event."""
+        """The ledger's lines of this event; "" means all."""
         path = self.folder / "ledger"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return [line for line in lines if line["event"] == event]
+        return [line for line in lines if event in ("", line["event"])]
 
     async def rank(self, life: int, shard_rank: int) -> int:
         """The pid of a rank, once it has attached."""

@@ -3,7 +3,8 @@
 python job.py --out FOLDER --steps 12 [--fsdp] [--die PHASE@STEP --die-group g1 --die-shard 0] [--delay-s 0.02]
 
 PHASE is where this rank ends itself with SIGKILL, once in the life of FOLDER: forward, backward, bucket, gradients,
-roll_call, voted, apply, applied, open, load. At the end each rank writes its weights to FOLDER/GROUP.SHARD.npy.
+roll_call, voted, apply, applied, open, load. The run ends after the step that follows the appearance of FOLDER/enough; then each
+rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to FOLDER/steps.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Job:
             bucket_bytes=2048,
             observer=self.observe,
         )
+        if flags.dump:
+            (self.out / "steps").mkdir(exist_ok=True)
         for step in replica.steps():
             for slot in step:
                 self.observe("forward", step.number)
@@ -86,7 +89,11 @@ class Job:
                 loss_sum.register_hook(lambda grad, at=step.number: self.observe("backward", at))
                 step.backward(loss_sum, len(slot.samples))
             step.apply()
-        self.write(model)
+            if flags.dump:
+                self.write(model, self.out / "steps" / f"{step.number}.npy")
+            if (self.out / "enough").exists():
+                replica.request_stop()
+        self.write(model, self.out / f"{self.group}.{self.shard}.npy")
         dist.destroy_process_group()
 
     def loss(self, model: nn.Module, samples: tuple[int, ...]) -> torch.Tensor:
@@ -95,26 +102,26 @@ class Job:
         inputs = torch.stack(draws)
         return ((model(inputs) - inputs.sum(1, keepdim=True).sin()) ** 2).sum()
 
-    def write(self, model: nn.Module) -> None:
-        """The weights of this shard, one after another, as float32 (a temporary name first)."""
+    def write(self, model: nn.Module, path: Path) -> None:
+        """The weights, one after another, as float32 (a temporary name first)."""
         parts = [getattr(p, "full_tensor", lambda p=p: p)().detach().flatten().numpy() for p in model.parameters()]
-        path = self.out / f"{self.group}.{self.shard}.npy"
-        with path.with_suffix(".part").open("wb") as file:
+        with path.with_suffix(f".{self.group}").open("wb") as file:
             numpy.save(file, numpy.concatenate(parts), allow_pickle=False)
-        path.with_suffix(".part").rename(path)
+        path.with_suffix(f".{self.group}").rename(path)
 
 
 def main() -> None:
     """Reads the flags and runs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=6)
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--die", default="")
     parser.add_argument("--die-group", default="")
     parser.add_argument("--die-shard", type=int, default=0)
     parser.add_argument("--raise-at", type=int, default=-1)
+    parser.add_argument("--dump", action="store_true")
     parser.add_argument("--delay-s", type=float, default=0.0)
     Job(parser.parse_args()).run()
 

@@ -69,9 +69,7 @@ def loss_of(model: nn.Module, number: int, samples: tuple[int, ...]) -> tuple[to
 
 def full(model: nn.Module) -> list[np.ndarray]:
     """All parameters, unsharded. A collective of the group."""
-    return [
-        (p.full_tensor() if isinstance(p, DTensor) else p).detach().numpy().copy() for p in model.parameters()
-    ]
+    return [(p.full_tensor() if isinstance(p, DTensor) else p).detach().numpy().copy() for p in model.parameters()]
 
 
 def state_hash(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any) -> str:

@@ -87,7 +87,15 @@ def consumed(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize(
     ("groups", "shards", "kind"),
-    [(2, 1, "plain"), (3, 1, "plain"), (2, 2, "fsdp"), (2, 2, "plain"), (2, 2, "mixed"), (1, 1, "plain"), (2, 1, "fsdp")],
+    [
+        (2, 1, "plain"),
+        (3, 1, "plain"),
+        (2, 2, "fsdp"),
+        (2, 2, "plain"),
+        (2, 2, "mixed"),
+        (1, 1, "plain"),
+        (2, 1, "fsdp"),
+    ],
 )
 def test_groups_train_as_one(fleets: Any, groups: int, shards: int, kind: str) -> None:
     fleet = fleets(kind, shards)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from replica.data_plan import DataPlan, permuted
 
 
@@ -19,7 +20,9 @@ def test_every_order_is_a_permutation(seed: int, epoch: int, length: int) -> Non
     shards=st.integers(1, 8),
     per_shard=st.integers(1, 9),
 )
-def test_shares_make_up_the_slot_at_any_size(seed: int, length: int, run_slot: int, shards: int, per_shard: int) -> None:
+def test_shares_make_up_the_slot_at_any_size(
+    seed: int, length: int, run_slot: int, shards: int, per_shard: int
+) -> None:
     plan = DataPlan(seed=seed, length=length, slot_size=shards * per_shard, shards=shards)
     whole = plan.samples(run_slot)
     assert all(0 <= s < length for s in whole)

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from scripted import AgentProcess, ScriptedLighthouse, is_there, until
 
-from lighthouse.values import Beat, Committed, Died, Drain, Fenced, Finished, Goodbye, Hello
+from lighthouse.values import Beat, Committed, Died, Drain, Fenced, Finished, Goodbye, Hello, Leave
+from replica.agent_core import new_agent
+from replica.agent_journal import Journal, replay
+from replica.agent_values import AgentConfig, Ledger, TookOver
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -47,6 +50,10 @@ def test_a_run_from_hello_to_farewell(tmp_path: Path) -> None:
             assert (hello.took_over, hello.incarnation, len(hello.weights)) == (True, 0, 2)
             assert (await lighthouse.heard(Finished)).version.step == 20
             assert [line["step"] for line in agent.ledger("commit")] == list(range(1, 21))
+            turns = list(replay((tmp_path / "journal").read_bytes().splitlines(keepends=True)))
+            lines = [effect.line for turn in turns for effect in turn.effects if isinstance(effect, Ledger)]
+            assert lines == [{k: v for k, v in line.items() if k != "time_s"} for line in agent.ledger("")]
+            assert turns[-1].state.over
             assert "[g1/0] rank 0 of life 1 is here" in agent.shown()
             assert not (tmp_path / "locks").joinpath("r+g1.lock").read_text().strip()
             assert len(list((tmp_path / "locks").iterdir())) == 1, "the agent's own folder is left"
@@ -174,6 +181,21 @@ def _deaf_to_drain(lighthouse: ScriptedLighthouse) -> Any:
     return lambda message: () if isinstance(message, Drain) else replies(message)
 
 
+def test_a_group_told_to_start_anew_shows_its_stacks(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(tmp_path) as (lighthouse, start):
+            agent = await start("hang", shards=1)
+            rank = await agent.rank(1, 0)
+            await lighthouse.heard(Beat)
+            await lighthouse.send(Leave(reason="it stalls", success=False, restart=True))
+            await agent.rank(2, 0)
+            assert not is_there(rank)
+            assert "[g1/0] Fatal Python error: Aborted\n" in agent.shown()
+            assert "plain_rank.py" in agent.shown()
+
+    asyncio.run(story())
+
+
 def test_a_fenced_agent_goes(tmp_path: Path) -> None:
     async def story() -> None:
         async with scene(tmp_path) as (lighthouse, start):
@@ -239,3 +261,27 @@ def test_a_full_disk_costs_the_ledger_alone(tmp_path: Path) -> None:
             await lighthouse.heard(Committed, lambda committed: committed.version.step == 3)
 
     asyncio.run(story())
+
+
+def test_a_bind_that_is_not_of_this_host(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(tmp_path) as (_, start):
+            agent = await start(bind="192.0.2.1")
+            assert await agent.ended() == 2
+            assert "give an address of this host" in agent.shown()
+
+    asyncio.run(story())
+
+
+def test_a_journal_is_bounded_and_every_file_of_it_can_be_decided_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", limit_bytes=3000)
+    state = new_agent(AgentConfig(run_id="r", name="g", host="h", shards=1))
+    for now in range(100):
+        journal.note(state, float(now), TookOver() if now % 2 else None)
+    journal.close(10.0)
+    (tmp_path / "journal").open("ab").write(b'[12.0, {"type": "Too')
+    turns = [list(replay((tmp_path / name).open("rb"))) for name in ("journal.1", "journal")]
+    assert [turn.now for turn in turns[0] + turns[1]] == [float(now) for now in range(100)][-len(turns[0] + turns[1]) :]
+    assert all(turns)
+    with pytest.raises(ValueError, match="not a journal"):
+        list(replay([b"{}\n"]))

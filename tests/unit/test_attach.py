@@ -140,7 +140,7 @@ def test_a_broken_message_ends_the_stream(tmp_path: Path) -> None:
             client = it.client(hello(0))
             client.say_raw(RankMessage())
             await it.refused(client, grpc.StatusCode.INVALID_ARGUMENT, "an empty RankMessage")
-            assert it.left == [(3, 0)]
+            await until(lambda: it.left == [(3, 0)])
 
     asyncio.run(story())
 
@@ -152,7 +152,7 @@ def test_a_stopped_server_ends_all_streams(tmp_path: Path) -> None:
             await until(lambda: len(it.said) == 2)
             await it.server.stop()
             await until(lambda: all(client.ended is not None for client in clients))
-            assert sorted(it.left) == [(3, 0), (3, 1)]
+            await until(lambda: sorted(it.left) == [(3, 0), (3, 1)])
 
     asyncio.run(story())
 

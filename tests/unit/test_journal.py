@@ -203,7 +203,7 @@ def test_effects_too_large_to_keep_are_still_compared(path: Path) -> None:
         state, effects = CORE.decide(state, now)
         return state, effects[:-1]
 
-    assert [d.was for d in replay(path, replace(CORE, decide=late))] == ["effects too large to keep"]
+    assert [d.was for d in replay(path, replace(CORE, decide=late))] == ["too large to keep"]
 
 
 def test_what_is_no_journal_says_so(path: Path) -> None:

@@ -9,16 +9,17 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from lighthouse.client import open_session, status_now
+from lighthouse.client import open_session, status, status_now
 from lighthouse.journal import replay
 from lighthouse.program import LighthouseOptions
-from lighthouse.values import Base, Finished, Leave, Version, Welcome
+from lighthouse.values import ROOT, Base, Beat, Finished, Leave, Version, Welcome
 from tests.unit.small_core import CORE
 from tests.unit.test_service import TOKEN, hello
 
@@ -85,6 +86,37 @@ def test_a_standby_says_that_it_waits_and_takes_over(tmp_path: Path) -> None:
             assert outcome(third) == (0, "")
             first.kill()
             listening(second)
+
+
+def test_a_lighthouse_that_was_stopped_for_long_loses_nobody_who_went_on_beating(tmp_path: Path) -> None:
+    with program(tmp_path / "lighthouse.db", lease_s=0.5) as process:
+        address = listening(process)
+
+        async def group() -> None:
+            async with await open_session(address) as session:
+                await session.send(hello("g1"))
+                assert isinstance(await session.receive(), Welcome)
+
+                async def beat() -> None:
+                    while True:
+                        await session.send(Beat(version=ROOT))
+                        await asyncio.sleep(0.1)
+
+                beating = asyncio.create_task(beat())
+                for stopped_s in (0.8, 2.5):
+                    process.send_signal(signal.SIGSTOP)
+                    await asyncio.sleep(stopped_s)
+                    process.send_signal(signal.SIGCONT)
+                    since = time.monotonic()
+                    while time.monotonic() - since < 1.0:
+                        (standing,) = (await status(address, run_id="run")).groups
+                        assert standing.state == "contributor"
+                        await asyncio.sleep(0.05)
+                beating.cancel()
+                while (await status(address, run_id="run")).groups[0].state != "lost":
+                    await asyncio.sleep(0.05)
+
+        asyncio.run(asyncio.wait_for(group(), 30))
 
 
 def test_it_ends_with_its_only_run(tmp_path: Path) -> None:

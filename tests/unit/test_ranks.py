@@ -18,7 +18,7 @@ from scripted import ROOT_FOLDER, is_there, until
 from replica.environment import NotARankError, RankEnvironment, read_environment, write_environment
 from replica.output import Output
 from replica.processes import kin
-from replica.ranks import Ranks
+from replica.ranks import Ranks, last_traceback
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -152,7 +152,8 @@ def test_a_raised_exception_is_shown_and_told(tmp_path: Path) -> None:
             await it.ended(1)
             life, shard_rank, exit_code, traceback, _ = it.exits[0]
             assert (life, shard_rank, exit_code) == (1, 0, 1)
-            assert traceback.startswith("Traceback") and traceback.endswith("ValueError: a goat")
+            assert last_traceback(traceback).startswith("Traceback")
+            assert last_traceback(traceback).endswith("ValueError: a goat")
             shown = it.shown()
             assert "[g/0] begun\n" in shown
             assert shown.count("[g/0] ValueError: a goat\n") == 1
@@ -196,7 +197,7 @@ def test_ranks_have_sessions_of_their_own_and_default_signals(tmp_path: Path) ->
         async with scene(tmp_path, code) as it:
             await it.start(1, 1)
             await it.ended(1)
-            assert it.exits[0][2:4] == (0, "")
+            assert it.exits[0][2:4] == (0, ""), it.exits
 
     asyncio.run(story())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,40 @@ def test_groups_of_another_run_are_refused_in_words(tmp_path: Path) -> None:
             assert isinstance(refused, Refused)
             assert "'theirs' here and 'ours' at the lighthouse" in refused.reason
             assert await session.receive() is None
+            await session.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(("name", "run_id", "match"), [("", "run", "name is empty"), ("g1", "", "run_id is empty")])
+def test_a_hello_without_names_is_refused_in_words(tmp_path: Path, name: str, run_id: str, match: str) -> None:
+    async def test() -> None:
+        async with lighthouse(tmp_path) as place:
+            session = await place.session(name, run_id=run_id)
+            refused = await session.receive()
+            assert isinstance(refused, Refused)
+            assert match in refused.reason
+            await session.close()
+
+    run(test)
+
+
+def test_a_core_with_a_defect_stops_the_lighthouse_and_leaves_its_last_turn(tmp_path: Path) -> None:
+    def fails(state: SmallState, now: float) -> Any:
+        if state.leaving:
+            raise RuntimeError("a defect")
+        return CORE.decide(state, now)
+
+    async def test() -> None:
+        async with lighthouse(tmp_path, replace(CORE, decide=fails)) as place:
+            session = await place.session("g1")
+            await session.send(Drain())
+            assert repr(await asyncio.wait_for(place.runs.failed, 10)) == "RuntimeError('a defect')"
+            place.journal.close()
+            assert replay(place.journal_path, replace(CORE, decide=fails)) == ()
+            (difference,) = replay(place.journal_path, CORE)
+            assert difference.was == "RuntimeError('a defect')"
+            assert "drained" in difference.now
             await session.close()
 
     run(test)

@@ -17,7 +17,7 @@ from torch import nn
 from lighthouse.values import EntryName, Version
 from replica.digest import digest, digests
 from replica.entry import Entry, EntryLog
-from replica.snapshot import Snapshot
+from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import FellBehind, TransferFailed, WrongState, fetch_entry, load_snapshot
 from replica.transfer_limits import TransferLimits
@@ -138,6 +138,21 @@ def test_the_snapshot_is_of_its_version_whatever_the_donor_does_later() -> None:
                 tensor.add_(1)
         load_snapshot([server.address], 7, joiner, TOKEN)
     assert digest(joiner) == before != digest(donor)
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_room_made_ahead_is_used_if_it_fits(grown: bool) -> None:
+    donor, joiner = state(1, trained=not grown), state(2)
+    room = Room(donor)
+    if grown:
+        donor = state(1, trained=True)
+    server = WeightServer("127.0.0.1", TOKEN, EntryLog())
+    try:
+        server.stage(7, Snapshot.stage(donor, AT, 96, True, room=room))
+        load_snapshot([server.address], 7, joiner, TOKEN)
+    finally:
+        server.close()
+    assert digest(joiner) == digest(donor)
 
 
 def test_thousands_of_small_tensors_share_chunks() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from lighthouse import wire
 from lighthouse.codec import Envelope, check, from_proto, to_proto
 from lighthouse.core_values import Effect, Event, Happened, RunStatus
-from lighthouse.values import Base, Down, Hello, Member, Report, Role, RosterChange, Up, Version
+from lighthouse.streams import Carrier
+from lighthouse.values import Base, Down, Hello, Member, Prepare, Report, Role, RosterChange, Up, Version
 from replica import wire as replica_wire
 from replica.values import RankDown, RankUp
 
@@ -71,6 +72,17 @@ def test_every_message_crosses_the_wire_unchanged(envelope: Envelope, kind: type
     value = data.draw(build(kind))
     carried = envelope.wrap(value).SerializeToString()
     assert envelope.unwrap(type(envelope.wrap(value)).FromString(carried)) == value
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_roster_told_to_many_is_carried_as_any_other(data: st.DataObject) -> None:
+    carrier = Carrier()
+    rosters = data.draw(st.lists(build(RosterChange), min_size=1, max_size=2))
+    for kind in (Base, Prepare, Base):
+        for roster in (*rosters, rosters[0]):
+            message = msgspec.structs.replace(data.draw(build(kind)), roster=roster)
+            assert carrier.carry(message) == wire.DOWN.wrap(message)
 
 
 @pytest.mark.parametrize(("kind", "message"), [(RunStatus, wire.StatusReply), (Happened, wire.Event)])

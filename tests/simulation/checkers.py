@@ -1,0 +1,217 @@
+"""The promises of DESIGN §1, each checked at every event of a simulated world.
+
+The checkers know the world from outside: what ranks computed, reduced and applied, what was stored, what agents entered.
+They share no code with the cores but the values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lighthouse.core import decide as lighthouse_decide
+from lighthouse.core_values import EndRun, StoreBase, StoreFinished, Tell
+from lighthouse.values import ROOT, Version
+from replica.agent_core import decide as agent_decide
+from replica.rollcall import Record
+from replica.values import Work
+from simulation.store import Store
+
+if TYPE_CHECKING:
+    from simulation.beacon import Beacon
+    from simulation.group import Group
+    from simulation.rank import Entry, Rank, Snapshot
+    from simulation.world import World
+
+
+class Broken(AssertionError):
+    """A promise was broken; the message says which, where and when."""
+
+
+class Watch:
+    """Everything that is known of one world, and what is wrong with it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.wrong: list[str] = []
+        self.notes: deque[str] = deque(maxlen=4000)
+        self.commit_notes: deque[str] = deque(maxlen=60)
+        self.weights_of: dict[Version, int] = {}
+        self.cursor_of: dict[Version, int] = {ROOT: 0}
+        self.rosters: dict[int, tuple[Any, ...]] = {}
+        self.starts: dict[int, Version] = {}
+        self.bases: dict[int, Version] = {}
+        self.commits: dict[Version, float] = {}
+        self.times: list[tuple[float, str, Version]] = []
+        self.computed_count: Counter[tuple[str, int, int, int, int]] = Counter()
+        self.recomputed: list[str] = []
+        self.stored_all: list[Any] = []
+        self.finished: Version | None = None
+        self.ended: EndRun | None = None
+        self.told_kinds: Counter[str] = Counter()
+        self.exits: list[tuple[str, int, str]] = []
+        self._entered: dict[tuple[str, int], int] = {}
+        self._floors: dict[tuple[str, int], int] = {}
+        self._fenced: set[tuple[str, int]] = set()
+        self._decided = 0
+
+    # ---- what is wrong ---------------------------------------------------------------------------------------------
+
+    def broken(self, what: str) -> None:
+        """Notes a broken promise."""
+        self.note("BROKEN " + what)
+        self.wrong.append(f"at {self._world.engine.now:.4f} s: {what}")
+
+    def note(self, text: str) -> None:
+        """Notes something for whoever reads the tail of a failing world."""
+        self.notes.append(f"{self._world.engine.now:9.4f} {text}")
+
+    def raise_broken(self) -> None:
+        """Raises Broken if anything is wrong."""
+        if self.wrong:
+            raise Broken("; ".join(self.wrong[:3]))
+
+    # ---- ranks -----------------------------------------------------------------------------------------------------
+
+    def computed(self, rank: Rank, slot: int) -> None:
+        """Promise 2: what was computed is not thrown away: no rank computes a slot of one version twice."""
+        key = (rank.group.label, id(rank), rank.weights, rank.book.cursor + slot, rank.shard_rank)
+        self.computed_count[key] += 1
+        if self.computed_count[key] > 1:
+            self.recomputed.append(
+                f"{rank.group.label} slot {slot} of {rank.book.version} at {self._world.engine.now:.3f}"
+            )
+
+    def gathered(self, rank: Rank, work: Work, records: Sequence[Record]) -> None:
+        """Promise 1: all members of a step start it from one version; promise 2: together they sum each slot once."""
+        where = f"generation {work.generation}, step {work.version.step}"
+        stands = {(r.generation, r.version) for r in records}
+        if stands != {(work.generation, work.version)}:
+            self.broken(f"members of {where} stand on {sorted(map(str, stands))}")
+        slots = sorted(s for r in records for s in r.slots)
+        wanted = [] if work.farewell else list(range(self._world.spec.slots))
+        if slots != wanted:
+            self.broken(f"the members of {where} summed slots {slots}: {[r.slots for r in records]}")
+
+    def applied(self, rank: Rank, entry: Entry, before: int, cursor: int, committed: bool) -> None:
+        """Promises 1 and 2 at the moment when weights change."""
+        merged, who = entry.merged, f"{rank.group.label}.{rank.shard_rank}"
+        start, end = merged.start, merged.end
+        if rank.shard_rank == 0 and committed:
+            self.commit_notes.append(f"{self._world.engine.now:9.4f} {who} commits {end} from {start}")
+        self._same(end, rank.weights, who)
+        if self.cursor_of.setdefault(start, cursor) != cursor:
+            self.broken(f"{who} starts {end} at slot {cursor}, others at {self.cursor_of[start]}")
+        self.cursor_of.setdefault(end, cursor + merged.slots)
+        wanted = tuple((before, cursor + i) for i in range(merged.slots))
+        if entry.sum != wanted:
+            self.broken(f"{end} at {who} sums {entry.sum}, not each slot once: {wanted}")
+        if start != ROOT and self.weights_of.get(start) != before:
+            self.broken(f"{who} applies {end} to weights that are not those of {start}")
+        base = self.starts.get(merged.generation)
+        if start.generation != merged.generation and base != start:
+            self.broken(f"{end} starts from {start}, but generation {merged.generation} from {base}")
+        if committed:
+            self._committed(rank, end)
+
+    def _committed(self, rank: Rank, end: Version) -> None:
+        who = rank.group.label
+        work_size = len(self.rosters.get(end.generation, ()))
+        if work_size < self._world.spec.min_groups:
+            self.broken(f"{who} commits {end} in a generation of {work_size}, below min_groups")
+        if (who, rank.group.born) in self._fenced:
+            self.broken(f"{who} commits {end} though it was fenced")
+        for number, version in self.bases.items():
+            if number > end.generation and end.step > version.step + 1:
+                self.broken(f"{who} commits {end} though generation {number} started from {version}: two histories")
+        self.commits.setdefault(end, self._world.engine.now)
+        if rank.shard_rank == 0:
+            self.times.append((self._world.engine.now, who, end))
+
+    def loaded(self, rank: Rank, snapshot: Snapshot) -> None:
+        """Promise 1: a healed group has the weights of its version."""
+        self._same(snapshot.version, snapshot.weights, f"{rank.group.label}.{rank.shard_rank}")
+
+    def _same(self, version: Version, weights: int, who: str) -> None:
+        if version != ROOT and self.weights_of.setdefault(version, weights) != weights:
+            self.broken(f"{who} has other weights at {version} than others had")
+
+    # ---- agents ----------------------------------------------------------------------------------------------------
+
+    def agent_started(self, group: Group) -> None:
+        self.note(f"{group.label} agent starts")
+
+    def agent_exited(self, group: Group, code: int, reason: str) -> None:
+        self.note(f"{group.label} agent ends: {code} {reason}")
+        self.exits.append((group.label, code, reason))
+
+    def fenced(self, group: Group) -> None:
+        """From now on this agent changes nothing."""
+        self._fenced.add((group.label, group.born))
+        self.note(f"{group.label} is fenced")
+
+    def agent_decided(self, group: Group, events: Sequence[Any], effects: Sequence[Any], now: float) -> None:
+        """Generations only grow, floors too, and one generation has one membership."""
+        state = group.agent
+        assert state is not None
+        key = (group.label, group.born)
+        if state.floor < self._floors.get(key, 0):
+            self.broken(f"{group.label} takes back what it abandoned")
+        self._floors[key] = state.floor
+        seat = state.seat
+        if seat.generation and seat.work is not None and seat.generation != self._entered.get(key, 0):
+            if seat.generation < self._entered.get(key, 0):
+                self.broken(f"{group.label} goes back to generation {seat.generation}")
+            self._entered[key] = seat.generation
+            members = tuple((m.name, m.incarnation, m.role.value) for m in seat.roster)
+            self.note(f"{group.label} enters {seat.generation} at {seat.start.version}: {members}")
+            if self.rosters.setdefault(seat.generation, members) != members:
+                self.broken(f"generation {seat.generation} has members {members} and {self.rosters[seat.generation]}")
+            if self.starts.setdefault(seat.generation, seat.start.version) != seat.start.version:
+                self.broken(
+                    f"generation {seat.generation} starts from {seat.start.version} and {self.starts[seat.generation]}"
+                )
+        self._decided += 1
+        if self._decided % 37 == 0 and agent_decide(state, now)[1]:
+            self.broken(f"{group.label}: deciding twice changes something")
+
+    # ---- the lighthouse --------------------------------------------------------------------------------------------
+
+    def lighthouse_heard(self, beacon: Beacon) -> None:
+        """Before it decides."""
+
+    def lighthouse_decided(self, beacon: Beacon, effects: Sequence[Any], now: float) -> None:
+        """Deciding twice changes nothing."""
+        self._decided += 1
+        if self._decided % 37 == 0 and lighthouse_decide(beacon.state, now)[1]:
+            self.broken("the lighthouse: deciding twice changes something")
+
+    def stored(self, store: Store, effect: Any) -> None:
+        """A generation has one base, and agents that entered it started from there."""
+        if isinstance(effect, StoreFinished):
+            self.finished = effect.version
+        if isinstance(effect, StoreBase):
+            number, version = effect.number, effect.version
+            self.note(f"base of {number} is {version}{' (reported)' if effect.reported else ''}")
+            if self.bases.setdefault(number, version) != version:
+                self.broken(f"generation {number} has bases {version} and {self.bases[number]}")
+            if self.starts.get(number, version) != version:
+                self.broken(f"the base of {number} is {version}, but it was entered from {self.starts[number]}")
+
+    def told(self, event: Tell) -> None:
+        self.told_kinds[event.kind] += 1
+        if event.kind != "step":
+            self.note(f"lighthouse: {event.kind} {event.group} {event.text} {event.fields}")
+
+    def run_ended(self, beacon: Beacon, effect: EndRun) -> None:
+        """A run may give up only when no live weights are left."""
+        self.ended = effect
+        self.note(f"run ended: {effect.reason}")
+        if effect.success or "held for" in effect.reason:
+            return
+        newest = max(self.bases.values(), default=ROOT)
+        for group in self._world.groups.values():
+            for rank in group.ranks:
+                if group.training and rank.book.usable and rank.book.version > newest:
+                    self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {rank.book.version}")

@@ -1,0 +1,198 @@
+"""Worlds from seeds: faults of all kinds for a while, then calm, in which the run must recover, go on and finish.
+
+python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
+python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from random import Random
+
+from lighthouse.core_values import Hold
+from lighthouse.values import ROOT, Role
+from simulation.checkers import Broken
+from simulation.faults import Faults, draw_spec
+from simulation.world import World
+
+FAULTS_S = 10.0
+"""Faults happen for so long (virtual seconds)."""
+
+RECOVER_S = 60.0
+"""Once faults stop, everybody is back at full strength and commits within so many virtual seconds: sessions (2 s), leases
+(2 s), a start (1 s), heals with back-off after earlier failures, openings that time out (5 s each)."""
+
+FINISH_S = 30.0
+"""A run that is asked to stop has finished, and everybody has left with success, within so many virtual seconds."""
+
+
+def replay_command(seed: int) -> str:
+    """What a person types to see a seed again."""
+    return f"PYTHONPATH=.:tests .venv/bin/python -m simulation.seeds --seed {seed}"
+
+
+def new_world(seed: int) -> tuple[World, Faults, Random]:
+    """The world of `seed` at its start, what will harm it, and the chance that fixes the rest."""
+    chance = Random(f"{seed}/spec")
+    world = World(seed, draw_spec(chance))
+    return world, Faults(world, kinds=chance.choice([2, 4, 6, 10])), chance
+
+
+def run_seed(seed: int) -> World:
+    """The world of `seed`, from its start to its end. Raises Broken where a promise was broken."""
+    world, faults, chance = new_world(seed)
+    live_through(world, faults, chance)
+    return world
+
+
+def live_through(world: World, faults: Faults, chance: Random) -> None:
+    """Faults, calm, and the end of the run."""
+    world.run(chance.choice([0.5, 2.0]))
+    faults.start(chance.choice([0.2, 0.5, 1.5]))
+    world.run(FAULTS_S, lambda: world.watch.ended is not None)
+    faults.stop()
+    recover(world)
+    finish(world)
+
+
+def recover(world: World) -> None:
+    """Promise: once faults stop, everyone commits again, and full strength returns."""
+    deadline = world.engine.now + RECOVER_S
+    calm_since = world.engine.now
+    while world.engine.now < deadline and world.watch.ended is None:
+        world.run(0.5)
+        if not missing(world, calm_since) or hopeless(world):
+            return
+    if world.watch.ended is None:
+        lacks = missing(world, calm_since)
+        world.watch.broken(f"not recovered {RECOVER_S:g} s after the last fault: {'; '.join(lacks)}")
+        world.watch.raise_broken()
+
+
+def hopeless(world: World) -> bool:
+    """Whether the run rightly waits for an operator: it needs a cold start, and no live group has weights to go on from."""
+    holds = {b.state.hold for b in world.beacons}
+    if not holds <= {Hold.COLD_START, Hold.FENCE}:
+        return False
+    return not any(
+        r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks
+    )
+
+
+def missing(world: World, since_s: float) -> list[str]:
+    """What full strength lacks: every group that is up is a member that committed lately, as many contribute as are wanted."""
+    beacon = next((b for b in reversed(world.beacons) if b.alive), None)
+    if beacon is None:
+        return ["no lighthouse"]
+    state = beacon.state
+    current = state.current
+    if current is None or state.change is not None or state.plan is not None:
+        return [f"no settled generation (hold: {state.hold.value} {state.hold_text}, plan {state.plan})"]
+    lacks = []
+    here = [g for g in world.groups.values() if g.agent is not None and g.exit_code is None and not g.drained]
+    names = {m.name for m in current.roster}
+    now = world.engine.now
+    lately = {
+        who for at, who, end in world.watch.times if at > max(since_s, now - 6.0) and end.generation >= current.number
+    }
+    for group in here:
+        if group.name not in names:
+            lacks.append(f"{group.label} is no member")
+        elif group.label not in lately:
+            lacks.append(f"{group.label} has committed nothing lately")
+    wanted = world.spec.contributors_wanted or len(current.roster)
+    contributors = sum(m.role is Role.CONTRIBUTOR for m in current.roster)
+    if contributors < min(wanted, len(current.roster)):
+        lacks.append(f"{contributors} of {len(current.roster)} members contribute, {wanted} are wanted")
+    if not here:
+        lacks.append("no group is up")
+    return lacks
+
+
+def finish(world: World) -> None:
+    """Promise: asked to stop, all finish at one version with equal weights and leave with success."""
+    if world.watch.ended is not None or hopeless(world):
+        return
+    for group in world.groups.values():
+        for rank in group.ranks:
+            rank.wants_stop = True
+    world.run(FINISH_S, lambda: world.watch.ended is not None)
+    if world.watch.ended is None or not world.watch.ended.success:
+        world.watch.broken(f"the run was asked to stop and did not finish: {world.watch.ended}")
+        world.watch.raise_broken()
+
+
+def attempt(seed: int) -> tuple[int, str, dict[str, int], float]:
+    """(seed, what broke or "", counts of what happened, seconds it took)."""
+    began = time.perf_counter()
+    try:
+        world = run_seed(seed)
+    except Broken as broken:
+        return seed, str(broken), {}, time.perf_counter() - began
+    except Exception:
+        return seed, traceback.format_exc(limit=-3), {}, time.perf_counter() - began
+    counts = Counter(world.watch.told_kinds)
+    counts["events"] = world.engine.happened
+    counts["commits"] = len(world.watch.times)
+    counts["recomputed"] = len(world.watch.recomputed)
+    counts["ended"] = not (world.watch.ended is not None and world.watch.ended.success)
+    return seed, "", dict(counts), time.perf_counter() - began
+
+
+def run_seeds(seeds: range, jobs: int) -> tuple[dict[int, str], Counter[str]]:
+    """Failures by seed, and what happened in all worlds together."""
+    failures: dict[int, str] = {}
+    counts: Counter[str] = Counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(attempt, seed) for seed in seeds]):
+            seed, broken, seen, _ = done.result()
+            counts.update(seen)
+            if broken:
+                failures[seed] = broken
+    return failures, counts
+
+
+def main(argv: list[str]) -> int:
+    """Runs the seeds asked for. 0 if all promises held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="one seed, with its story")
+    parser.add_argument("--story", action="store_true", help="print the story even if the seed holds")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(argv)
+    if options.seed is not None:
+        return tell_story(options.seed, options.story)
+    began = time.perf_counter()
+    failures, counts = run_seeds(range(options.first, options.first + options.count), options.jobs)
+    for seed, broken in sorted(failures.items()):
+        print(f"seed {seed}: {broken}\n    {replay_command(seed)}")
+    print(f"{options.count} seeds, {len(failures)} failed, {time.perf_counter() - began:.1f} s: {dict(counts)}")
+    return 1 if failures else 0
+
+
+def tell_story(seed: int, always: bool) -> int:
+    """Runs one seed and prints what happened."""
+    world, faults, chance = new_world(seed)
+    try:
+        live_through(world, faults, chance)
+    except Exception as broken:
+        print("\n".join(world.watch.notes))
+        print(world.spec, faults.kinds)
+        if not isinstance(broken, Broken):
+            traceback.print_exc()
+        print(f"seed {seed}: {broken}")
+        return 1
+    if always:
+        print("\n".join(world.watch.notes))
+    print(f"seed {seed} holds: {dict(world.watch.told_kinds)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
