@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import secrets
 import signal
@@ -23,6 +22,7 @@ from pathlib import Path
 from lighthouse.auth import read_token
 from lighthouse.core_values import Happened
 from lighthouse.program import LighthouseOptions
+from replica import spawn
 from trainer.config import FixTheConfiguration, to_argv
 from trainer.follow import follow
 
@@ -37,7 +37,6 @@ NOT_AGAIN = (2, 3)
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 END_PATIENCE_S = 15.0
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,13 +232,13 @@ class LocalRun:
         quiet = self._plan.quiet or name == LIGHTHOUSE
         with _output(self.log_file(name) if quiet else None) as output:
             return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", spawn.__file__, str(os.getpid())),  # dies with this process
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT if output is not None else None,
                 env=dict(self._plan.environ),
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
             )
 
 
@@ -250,12 +249,6 @@ def _output(path: Path | None) -> Iterator[int | None]:
         return
     with path.open("ab") as file:
         yield file.fileno()
-
-
-def _die_with_parent() -> None:
-    """In the child, before it becomes the program: SIGKILL when the parent is gone. Linux only, harmless elsewhere."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 async def _end(children: list[asyncio.subprocess.Process]) -> None:
