@@ -157,7 +157,7 @@ def _held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
     if state.hold is hold and state.hold_text == text:
         return state
     since = state.hold_since_s if state.hold is hold else now
-    state = with_(state, hold=hold, hold_text=text, hold_since_s=since)
+    state = with_(state, hold=hold, hold_text=text, hold_since_s=since, dirty=True)
     return state if hold is Hold.REPORTS else tell(state, "hold", f"waits for {text}")
 
 
