@@ -143,7 +143,9 @@ def merge(
     rows = np.stack([np.frombuffer(data, _dtype(slots)) for data in matrix])
     wrong = _not_of(rows, generation, version)
     if wrong is None:
-        wrong = _not_partitioned(rows["bitmap"], _bitmap(() if farewell else set(range(slots)) - set(set_aside), slots))
+        wrong = _not_partitioned(
+            rows["bitmap"], _bitmap((), slots) if farewell else _all_but(frozenset(set_aside), slots)
+        )
     if wrong is not None:
         return Invalid(reason=wrong)
     return _merged(rows, generation, version, 0 if farewell else slots, trusted or range(members))
@@ -246,6 +248,11 @@ def _bitmap(own: Collection[int], slots: int) -> npt.NDArray[np.uint8]:
             raise ValueError(f"slots are 0 to {slots - 1}, not {int(index.min())} to {int(index.max())}")
         bits[index] = 1
     return np.packbits(bits, bitorder="little")
+
+
+@cache
+def _all_but(set_aside: frozenset[int], slots: int) -> npt.NDArray[np.uint8]:
+    return _bitmap(set(range(slots)) - set_aside, slots)
 
 
 @cache

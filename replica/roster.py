@@ -47,20 +47,20 @@ def place_of(roster: Roster, name: str, incarnation: int) -> int:
 
 def trusted_places(roster: Roster) -> tuple[int, ...]:
     """Places whose digests are the reference: all but newcomers'."""
-    return tuple(place for place, member in enumerate(roster) if member.role is not Role.NEWCOMER)
+    return tuple([place for place, member in enumerate(roster) if member.role is not Role.NEWCOMER])
 
 
 def has_newcomers(roster: Roster) -> bool:
     """Whether somebody's digest has still to be seen equal."""
-    return any(member.role is Role.NEWCOMER for member in roster)
+    return Role.NEWCOMER in [member.role for member in roster]
 
 
 def share(roster: Roster, place: int, slots: int) -> tuple[int, ...]:
     """Slots dealt to the member at `place` in a step that follows a commit; empty for spares and newcomers."""
     if roster[place].role is not Role.CONTRIBUTOR:
         return ()
-    places = [p for p, member in enumerate(roster) if member.role is Role.CONTRIBUTOR]
-    return even_share(slots, len(places), places.index(place))
+    roles = [member.role for member in roster]
+    return even_share(slots, roles.count(Role.CONTRIBUTOR), roles[:place].count(Role.CONTRIBUTOR))
 
 
 def promote(roster: Roster, merged: Merged, contributors_wanted: int) -> Roster:
@@ -70,6 +70,8 @@ def promote(roster: Roster, merged: Merged, contributors_wanted: int) -> Roster:
     until there are `contributors_wanted` (0: all become contributors).
     """
     roles = [member.role for member in roster]
+    if Role.SPARE not in roles and not (merged.digested and Role.NEWCOMER in roles):
+        return roster
     if merged.digested:
         mismatched = set(merged.mismatched)
         roles = [

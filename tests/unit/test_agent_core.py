@@ -1,0 +1,498 @@
+"""Verdicts of the agent's core: what commits, what never does, and what is told of it."""
+
+import pytest
+from agent_script import SLOTS, Script, closes, held, members, merged_step, source, whole
+
+from lighthouse.values import (
+    ROOT,
+    Abandon,
+    Base,
+    Committed,
+    Failure,
+    Finished,
+    Goodbye,
+    Leave,
+    Member,
+    Ready,
+    Report,
+    Role,
+    RosterChange,
+    Start,
+    Version,
+    Welcome,
+)
+from replica.agent_values import AgentHold, LighthouseSaid, RankSaid, SessionOpened
+from replica.values import (
+    Abandoned,
+    Apply,
+    Commit,
+    Fetch,
+    FetchFailed,
+    Go,
+    Mark,
+    MarkKind,
+    Quit,
+    RankFailed,
+    RankOpened,
+    Work,
+)
+
+
+def in_step(number: int = 5, **more: object) -> Script:
+    """A group in generation 5 with b, from the root, that sums slots 0 and 1."""
+    script = Script().begins()
+    script.based(number, **more)  # type: ignore[arg-type]
+    return script
+
+
+# ---- a step, nothing failing ---------------------------------------------------------------------------------------
+
+
+def test_a_base_it_stands_on_is_entered_at_once() -> None:
+    script = in_step()
+    work = Work(generation=5, place=0, size=2, version=ROOT, cursor=0, slots=(0, 1))
+    assert script.downs(Go) == [Go(work=work, rendezvous="r:0")]
+    assert script.downs(Go, 1) == [Go(work=work, rendezvous="r:1")]
+    assert script.hold is AgentHold.NOTHING
+
+
+def test_a_step_commits_when_all_shards_have_voted() -> None:
+    script = in_step()
+    script.calls(0)
+    assert script.version == ROOT and not script.downs(Commit)
+    script.calls(1)
+    assert script.version == Version(1, 5)
+    commit = script.downs(Commit, 1)[-1]
+    assert (commit.merged.tokens, commit.next.version, commit.next.cursor) == (40, Version(1, 5), SLOTS)
+    assert commit.next.slots == (0, 1) and not commit.leave
+    assert script.downs(Commit, 0) == script.downs(Commit, 1)
+
+
+def test_what_is_told_of_a_commit() -> None:
+    script = in_step()
+    script.now += 2.0
+    script.commits()
+    committed = script.last_up(Committed)
+    assert committed.version == Version(1, 5) and committed.start == Start(number=5, version=ROOT)
+    assert (committed.loss, committed.tokens, committed.step_s) == (4.0 / 40, 40, 2.0)
+    line = next(line for line in script.ledger if line["event"] == "commit")
+    assert (line["step"], line["generation"], line["cursor"], line["slots"]) == (1, 5, 0, [0, 1])
+
+
+def test_only_the_first_member_tells_every_commit() -> None:
+    script = in_step(roster=members("a", "A"))
+    for _ in range(3):
+        script.commits()
+    assert [committed.version.step for committed in script.ups(Committed)] == [1]
+
+
+def test_a_second_vote_of_a_shard_changes_nothing() -> None:
+    script = in_step()
+    script.calls(0)
+    script.calls(0, tokens=99)
+    assert script.version == ROOT
+    script.calls(1)
+    assert script.downs(Commit)[0].merged.tokens == 40
+
+
+def test_votes_of_another_step_or_generation_are_refused() -> None:
+    """torchft: a vote left over from step 1, and one for step 7 alone, gave a commit."""
+    script = in_step()
+    old = script.call()
+    script.commits()
+    script.rank(0, old)
+    script.calls(1)
+    assert script.version.step == 1
+
+
+def test_votes_of_an_earlier_life_are_refused() -> None:
+    script = in_step()
+    script.does(
+        RankSaid(life=0, shard_rank=0, message=script.call()), RankSaid(life=9, shard_rank=1, message=script.call())
+    )
+    script.calls(1)
+    assert script.version == ROOT
+
+
+def test_any_shards_wish_to_stop_brings_the_farewell() -> None:
+    script = in_step()
+    script.calls(0)
+    commit_before = len(script.downs(Commit))
+    script.calls(1, stop=True)
+    commit = script.downs(Commit)[commit_before]
+    assert commit.merged.stop and commit.next.farewell and commit.next.slots == ()
+    script.told(Abandon(number=6))
+    assert script.report.stop
+
+
+def test_the_farewell_ends_the_run_with_success() -> None:
+    script = in_step()
+    script.commits(stop=True)
+    commit = script.commits()
+    assert (commit.leave, commit.success, commit.merged.slots) == (True, True, 0)
+    assert script.version == Version(1, 5) and script.last_up(Finished).version == Version(1, 5)
+    assert script.hold is AgentHold.LEAVING
+    script.exits(0, 0)
+    script.exits(1, 0)
+    assert script.exit.code == 0 and isinstance(script.up[-1], Goodbye)
+    assert sum(line["event"] == "commit" for line in script.ledger) == 1
+
+
+def test_the_last_step_is_followed_by_the_farewell() -> None:
+    script = Script()
+    script.attaches(steps="2")
+    script.meets()
+    script.based()
+    assert not script.commits().next.farewell
+    assert script.commits().next.farewell
+    assert script.commits().leave
+
+
+def test_who_is_told_finished_before_its_own_farewell_leaves_with_success() -> None:
+    """HOLES S10: C dies in the farewell; A has finished; B stands on the same version and must not recompute."""
+    script = in_step()
+    script.commits(stop=True)
+    script.rank(0, RankFailed(number=5, reason="closed by peer"))
+    script.told(Abandon(number=6), Leave(reason="the run is finished", success=True))
+    assert script.downs(Quit)[-1].success
+    script.exits(0, 0)
+    script.exits(1, 0)
+    assert script.exit.code == 0
+
+
+def test_a_rank_that_fails_while_it_leaves_makes_the_agent_fail() -> None:
+    script = in_step()
+    script.commits(stop=True)
+    script.commits()
+    script.exits(0, 0)
+    script.exits(1, 1, "Traceback\nOSError: disk full")
+    assert script.exit.code == 1 and "disk full" in script.exit.reason
+
+
+# ---- what does not commit ------------------------------------------------------------------------------------------
+
+
+def test_abandon_between_two_votes_is_final() -> None:
+    """HOLES S2b: the report is fixed the moment the lighthouse asks; a vote that comes later changes nothing."""
+    script = in_step()
+    script.calls(0)
+    late = script.call()
+    script.told(Abandon(number=6))
+    assert (script.report.abandoned, script.report.version, script.report.answers) == (6, ROOT, (0, 1))
+    script.rank(1, late)
+    assert script.version == ROOT and not script.downs(Commit)
+    assert script.downs(Abandoned)[-1].number == 6 and script.hold is AgentHold.VERDICT
+
+
+@pytest.mark.parametrize("abandon_first", [True, False])
+def test_a_vote_and_an_abandon_in_one_breath_agree_with_the_report(abandon_first: bool) -> None:
+    script = in_step()
+    script.calls(0)
+    vote = RankSaid(life=1, shard_rank=1, message=script.call())
+    abandon = LighthouseSaid(session=1, message=Abandon(number=6))
+    script.does(*((abandon, vote) if abandon_first else (vote, abandon)))
+    assert script.report.version == script.version == ROOT
+    assert not script.downs(Commit)
+
+
+def test_a_commit_before_the_abandon_is_in_the_report() -> None:
+    script = in_step()
+    script.commits()
+    script.told(Abandon(number=6))
+    assert (script.report.version, script.report.cursor, script.report.answers) == (Version(1, 5), SLOTS, (0, 1))
+    assert [entry.end for entry in script.report.entries] == [Version(1, 5)]
+
+
+def test_every_abandon_is_answered() -> None:
+    script = in_step()
+    for number, floor in ((6, 6), (6, 6), (3, 6), (9, 9)):
+        script.told(Abandon(number=number))
+        assert script.report.abandoned == floor
+    assert len(script.ups(Report)) == 4
+    assert [message.number for message in script.downs(Abandoned)] == [5, 6, 9]
+
+
+def test_a_failed_collective_gives_the_generation_up_for_all_shards() -> None:
+    script = in_step()
+    script.calls(0)
+    script.rank(1, RankFailed(number=5, reason="closed by peer"))
+    assert script.last_up(Failure) == Failure(number=5, reason="rank 1: closed by peer")
+    assert script.report.failed and script.report.version == ROOT and script.report.abandoned == 6
+    assert script.downs(Abandoned)[-1].number == 6
+    script.rank(0, RankFailed(number=5, reason="again"))
+    assert len(script.ups(Failure)) == 1
+
+
+def test_a_failure_in_an_old_generation_is_of_no_interest() -> None:
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6)
+    script.rank(1, RankFailed(number=5, reason="late"))
+    script.commits()
+    assert script.version == Version(1, 6) and not script.ups(Failure)
+
+
+def test_a_roll_call_that_does_not_add_up_is_a_failure() -> None:
+    script = in_step()
+    for shard_rank in range(2):
+        script.calls(shard_rank, [(0, 1), (1, 2, 3)])
+    assert "slot 1 was summed 2 times" in script.last_up(Failure).reason
+    assert script.version == ROOT and script.report.failed
+
+
+def test_a_wiped_record_never_commits() -> None:
+    """HOLES S3: an aborted collective that looks complete."""
+    script = in_step()
+    script.calls(0)
+    call = script.call()
+    wiped = call.records[: len(call.records) // 2] + bytes(len(call.records) // 2)
+    script.rank(1, type(call)(generation=5, step=0, records=wiped))
+    assert "missing" in script.last_up(Failure).reason and script.version == ROOT
+
+
+# ---- the loss of a group: base, entry ------------------------------------------------------------------------------
+
+
+def test_a_survivor_keeps_its_sums_and_takes_slots_over() -> None:
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6, roster=members("a"), slots=(0, 1, 2, 3))
+    assert script.goes().work.slots == (0, 1, 2, 3) and script.goes().work.generation == 6
+    script.commits([(0, 1, 2, 3)])
+    assert script.version == Version(1, 6)
+    assert [line["slots"] for line in script.ledger if line["event"] == "commit"] == [[0, 1, 2, 3]]
+
+
+def one_behind() -> Script:
+    """Told a base one step ahead: b committed (1, 5), this group did not."""
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6, roster=members("a", "b"), version=Version(1, 5), cursor=4, slots=(2, 3), sources=(source("b"),))
+    return script
+
+
+def test_one_step_behind_the_entry_is_fetched_applied_and_then_work_goes_on() -> None:
+    script = one_behind()
+    assert script.downs(Fetch)[-1] == Fetch(version=ROOT, sources=(source("b"),))
+    assert script.hold is AgentHold.LEVEL
+    merged = merged_step(ROOT, 5)
+    script.holds(merged)
+    assert [type(down) for down in script.down[1][-2:]] == [Apply, Go]
+    assert script.downs(Apply)[-1].cursor == 4 and script.goes().work.slots == (2, 3)
+    assert script.version == Version(1, 5)
+    line = next(line for line in script.ledger if line["event"] == "apply")
+    assert (line["step"], line["from_step"], line["cursor"]) == (1, 0, 0)
+
+
+def test_an_entry_that_only_one_shard_holds_is_not_applied() -> None:
+    """HOLES S2c: fetched by shard 0, the source died before shard 1 had it."""
+    script = one_behind()
+    merged = merged_step(ROOT, 5)
+    script.rank(0, held(merged))
+    script.rank(1, FetchFailed(version=ROOT, reason="source is gone"))
+    assert not script.downs(Apply) and script.version == ROOT
+    assert script.last_up(Failure).number == 6 and script.report.failed
+    assert (script.report.version, script.report.answers, script.report.abandoned) == (ROOT, (0, 1), 7)
+
+
+def test_the_next_source_is_asked_after_the_first_failed() -> None:
+    script = one_behind()
+    script.rank(1, FetchFailed(version=ROOT, reason="source is gone"))
+    script.told(Abandon(number=7))
+    script.based(7, version=Version(1, 5), cursor=4, slots=(2, 3), sources=(source("c"),), roster=members("a", "c"))
+    assert script.downs(Fetch)[-1].sources == (source("c"),)
+    script.holds(merged_step(ROOT, 5))
+    assert script.goes().work.generation == 7
+
+
+def test_abandon_before_the_verdict_leaves_the_old_version() -> None:
+    script = one_behind()
+    merged = merged_step(ROOT, 5)
+    script.rank(0, held(merged))
+    script.told(Abandon(number=7))
+    assert (script.report.version, script.report.answers) == (ROOT, (0, 1))
+    script.rank(1, held(merged))
+    assert script.version == ROOT and not script.downs(Apply)
+    # What is held stays held: the next base needs no second fetch to be levelled to.
+    script.based(7, version=Version(1, 5), cursor=4, slots=(2, 3), sources=(source("b"),))
+    assert script.version == Version(1, 5) and script.goes().work.generation == 7
+
+
+def test_abandon_after_the_verdict_leaves_the_new_version() -> None:
+    script = one_behind()
+    script.holds(merged_step(ROOT, 5))
+    script.told(Abandon(number=7))
+    assert (script.report.version, script.report.cursor, script.report.answers) == (Version(1, 5), 4, (2, 3))
+
+
+def test_an_entry_that_leads_elsewhere_is_refused() -> None:
+    """HOLES S5b: the same step of another generation is another step."""
+    script = one_behind()
+    script.holds(merged_step(ROOT, 4))
+    assert not script.downs(Apply) and "leads to (1, 4), not to (1, 5)" in script.last_up(Failure).reason
+
+
+def test_shards_that_hold_different_entries_apply_none() -> None:
+    script = one_behind()
+    for shard_rank, merged in enumerate((merged_step(ROOT, 5), merged_step(ROOT, 5, skip=True))):
+        script.rank(shard_rank, held(merged))
+    assert not script.downs(Apply) and script.report.failed
+
+
+@pytest.mark.parametrize("version", [Version(1, 5), Version(3, 5), Version(0, 4)])
+def test_a_base_that_no_entry_leads_to_is_reported(version: Version) -> None:
+    script = in_step()
+    script.told(Abandon(number=6))
+    sources = (source("b"),) if version.step == 3 else ()
+    script.based(6, version=version, sources=sources)
+    assert script.report.failed and script.report.abandoned == 7 and len(script.downs(Go)) == 1
+    assert f"the base is {version}" in script.last_up(Failure).reason
+
+
+def test_a_base_below_the_floor_is_refused() -> None:
+    script = in_step()
+    script.told(Abandon(number=9))
+    script.based(8)
+    assert len(script.downs(Go)) == 1
+    script.based(9)
+    assert script.goes().work.generation == 9
+
+
+def test_a_base_told_twice_is_entered_once() -> None:
+    script = in_step()
+    script.based()
+    assert len(script.downs(Go)) == 1
+    script.commits()
+    script.based()
+    assert script.version == Version(1, 5) and len(script.downs(Go)) == 1
+
+
+def test_a_base_abandons_what_is_below_it() -> None:
+    script = in_step()
+    script.calls(0)
+    late = script.call()
+    script.based(7)
+    script.rank(1, late)
+    assert script.version == ROOT
+    assert [type(down) for down in script.down[0][-2:]] == [Abandoned, Go]
+
+
+def test_a_base_for_another_incarnation_is_not_entered() -> None:
+    script = Script().begins()
+    script.based(roster=[Member(name="a", incarnation=2, role=Role.CONTRIBUTOR)])
+    assert not script.downs(Go) and script.report.failed
+
+
+def test_a_roster_from_an_unknown_generation_is_reported() -> None:
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6, change=RosterChange(previous=4, left=("b",)))
+    assert "generation 4" in script.last_up(Failure).reason and len(script.downs(Go)) == 1
+
+
+def test_a_roster_is_told_as_a_difference_with_roles_by_now() -> None:
+    script = in_step(roster=members("a", "b", c=Role.SPARE), slots=(0, 1))
+    script.commits([(0, 1), (2, 3), ()])
+    assert [m.role for m in script.state.seat.roster] == [Role.CONTRIBUTOR] * 3
+    script.told(Abandon(number=6))
+    assert script.report.promoted == members("c")
+    script.based(6, change=RosterChange(previous=5, left=("b",)), version=Version(1, 5), cursor=4, slots=(0, 1))
+    assert script.state.seat.roster == members("a", "c")
+
+
+def test_an_entry_promotes_before_the_roster_changes() -> None:
+    script = in_step(roster=members("a", "b", c=Role.SPARE), slots=(0, 1))
+    script.told(Abandon(number=6))
+    change = RosterChange(previous=5, left=("b",))
+    script.based(6, change=change, version=Version(1, 5), cursor=4, slots=(0, 1), sources=(source("c"),))
+    script.holds(merged_step(ROOT, 5))
+    assert script.state.seat.roster == members("a", "c")
+
+
+def test_newcomers_are_compared_and_promoted_together() -> None:
+    script = in_step(roster=members("a", b=Role.NEWCOMER, c=Role.NEWCOMER), slots=(0, 1, 2, 3))
+    assert script.goes().work.digest
+    commit = script.commits([(0, 1, 2, 3), (), ()], digest=3)
+    assert commit.merged.digested and commit.next.slots == (0, 1) and not commit.next.digest
+    assert script.last_up(Committed).promoted == members("b", "c")
+
+
+def test_a_moved_cursor_is_taken_over_from_the_base() -> None:
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6, cursor=400)
+    assert script.commits().next.cursor == 404
+
+
+def test_slots_begun_and_done_are_in_the_ledger() -> None:
+    script = in_step()
+    script.commits()
+    script.rank(1, Mark(kind=MarkKind.SLOT_BEGUN, step=1, slot=2))
+    line = script.ledger[-1]
+    assert (line["mark"], line["slot"], line["cursor"], line["shard_rank"], line["life"]) == ("begun", 2, 6, 1, 1)
+    script.rank(1, Mark(kind=MarkKind.SLOT_DONE, step=1, slot=2))
+    assert script.ledger[-1]["mark"] == "done"
+    script.told(Abandon(number=6))
+    assert script.report.mark == 0
+    script.rank(0, Mark(kind=MarkKind.ROLL_CALL, step=1))
+    script.told(Abandon(number=6))
+    assert script.report.mark == 2
+
+
+# ---- lost and returned ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_was_lost_abandons_when_it_returns() -> None:
+    """HOLES L3: lost is not fenced: it stands where it stood, and is healed or based anew."""
+    script = in_step()
+    script.commits()
+    closes(script)
+    script.waits()
+    hello = script.meets(join=True)
+    assert hello.incarnation == 1 and hello.report.version == Version(1, 5) and hello.report.abandoned <= 5
+    assert script.report.abandoned == 6 and script.downs(Abandoned)[-1].number == 6
+    script.based(8, roster=members("a", "b"), version=Version(1, 5), cursor=4)
+    assert script.goes().work.generation == 8
+
+
+def test_a_group_that_is_still_a_member_goes_on() -> None:
+    script = in_step()
+    script.calls(0)
+    closes(script)
+    script.waits()
+    script.meets(join=False)
+    script.calls(1)
+    assert script.version == Version(1, 5)
+
+
+def test_training_goes_on_without_the_lighthouse_and_the_next_hello_tells() -> None:
+    script = in_step()
+    closes(script)
+    for _ in range(3):
+        script.commits()
+    assert script.version.step == 3 and not script.ups(Committed)
+    script.rank(0, RankFailed(number=5, reason="closed by peer"))
+    script.waits()
+    report = script.meets().report
+    assert (report.version, report.failed, report.abandoned, report.generation) == (Version(3, 5), True, 6, 5)
+
+
+def test_a_start_passed_between_hello_and_welcome_is_not_forgotten() -> None:
+    script = in_step()
+    script.prepared(7, RosterChange(previous=5, left=("b",)))
+    script.ranks(RankOpened(number=7))
+    script.told(Ready(number=7))
+    closes(script)
+    script.waits()
+    script.does(SessionOpened(session=2))
+    script.commits(opened=7)
+    script.told(Welcome(incarnation=1, lease_s=3.0, contributors_wanted=0, first_number=1, join=False))
+    script.told(Abandon(number=8))
+    assert script.report.starts == (Start(number=7, version=Version(1, 5)),)
+
+
+def test_base_while_leaving_is_refused() -> None:
+    script = in_step()
+    script.told(Leave(reason="evicted", success=False))
+    script.told(Base(number=8, roster=whole(members("a")), version=ROOT, cursor=0, slots=(), rendezvous=("x", "y")))
+    assert len(script.downs(Go)) == 1 and script.downs(Quit)[-1].success is False

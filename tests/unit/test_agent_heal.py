@@ -1,0 +1,316 @@
+"""Healing and donating: a group stands on a version with all its shards, or nowhere."""
+
+import pytest
+from agent_script import Script, closes, held, members, merged_step, source
+
+from lighthouse.values import (
+    ROOT,
+    Abandon,
+    CaughtUp,
+    Heal,
+    HealFailed,
+    Leave,
+    Release,
+    Role,
+    Stage,
+    Version,
+)
+from replica.agent_state import UNUSABLE
+from replica.agent_values import AgentHold
+from replica.values import (
+    Apply,
+    Commit,
+    Drop,
+    Fetch,
+    FetchFailed,
+    Go,
+    Load,
+    Loaded,
+    LoadFailed,
+    Quit,
+    RankFailed,
+    StageFor,
+    UpToDate,
+)
+
+AT = Version(10, 5)
+
+
+def loaded(heal: int = 3, version: Version = AT, cursor: int = 40, stop: bool = False) -> Loaded:
+    return Loaded(heal=heal, version=version, cursor=cursor, stop=stop, bytes=1, seconds=0.1)
+
+
+def joiner() -> Script:
+    """A newcomer told to heal from b."""
+    script = Script().begins(join=True)
+    script.told(Heal(heal=3, sources=(source("b"),)))
+    return script
+
+
+def following() -> Script:
+    script = joiner()
+    script.ranks(loaded())
+    return script
+
+
+# ---- joiner --------------------------------------------------------------------------------------------------------
+
+
+def test_a_joiner_loads_follows_and_catches_up() -> None:
+    script = joiner()
+    assert script.downs(Load) == [Load(heal=3, sources=(source("b"),))] and script.hold is AgentHold.HEAL
+    script.rank(0, loaded())
+    assert not script.downs(Fetch)
+    script.rank(1, loaded())
+    assert script.downs(Fetch) == [Fetch(version=AT, sources=(source("b"),))]
+    assert next(line for line in script.ledger if line["event"] == "load")["cursor"] == 40
+    script.holds(merged_step(AT, 5))
+    assert script.downs(Apply)[-1].cursor == 44
+    assert script.downs(Fetch)[-1].version == Version(11, 5) == script.version
+    script.rank(0, UpToDate(version=script.version))
+    assert not script.ups(CaughtUp)
+    script.rank(1, UpToDate(version=script.version))
+    assert script.ups(CaughtUp) == [CaughtUp(version=Version(11, 5))]
+    script.holds(merged_step(script.version, 5))
+    script.ranks(UpToDate(version=script.version))
+    assert len(script.ups(CaughtUp)) == 1 and script.version == Version(12, 5)
+
+
+def test_up_to_date_with_another_version_is_not_caught_up() -> None:
+    script = following()
+    script.rank(0, UpToDate(version=AT))
+    script.holds(merged_step(AT, 5))
+    script.rank(1, UpToDate(version=AT))
+    script.rank(1, UpToDate(version=script.version))
+    assert not script.ups(CaughtUp)
+
+
+def test_caught_up_is_told_again_over_a_new_session() -> None:
+    script = following()
+    script.ranks(UpToDate(version=AT))
+    closes(script)
+    script.waits()
+    script.meets(join=True)
+    assert len(script.ups(CaughtUp)) == 2 and script.hold is AgentHold.CATCH_UP
+
+
+def test_a_joiner_that_loads_stands_nowhere() -> None:
+    """Half a snapshot over the initial weights is no version, whatever it was before."""
+    script = joiner()
+    script.told(Abandon(number=6))
+    assert script.report.version == UNUSABLE and script.report.entries == ()
+    script.based(7, roster=members("a", "b"))
+    assert script.report.failed and not script.downs(Go)
+
+
+def test_a_failed_load_is_told_once_and_may_be_tried_again() -> None:
+    script = joiner()
+    script.rank(0, loaded())
+    script.rank(1, LoadFailed(heal=3, reason="chunk does not verify"))
+    script.rank(0, LoadFailed(heal=3, reason="too"))
+    assert script.ups(HealFailed) == [HealFailed(heal=3, reason="rank 1: chunk does not verify")]
+    script.told(Abandon(number=6))
+    assert script.report.version == UNUSABLE
+    script.told(Heal(heal=4, sources=(source("c"),)))
+    script.ranks(loaded(heal=3))
+    assert script.version == ROOT
+    script.ranks(loaded(heal=4))
+    assert script.version == AT and script.downs(Fetch)[-1].sources == (source("c"),)
+
+
+def test_shards_that_loaded_different_versions_have_not_healed() -> None:
+    """torchft: ranks were told to heal from different donors."""
+    script = joiner()
+    script.rank(0, loaded())
+    script.rank(1, loaded(version=Version(11, 5), cursor=44))
+    assert "different versions" in script.last_up(HealFailed).reason and not script.downs(Fetch)
+
+
+def test_a_newer_heal_replaces_one_under_way() -> None:
+    script = joiner()
+    script.rank(0, loaded())
+    script.told(Heal(heal=4, sources=(source("c"),)))
+    script.rank(1, loaded())
+    assert not script.downs(Fetch)
+    script.ranks(loaded(heal=4))
+    assert script.downs(Fetch)[-1].version == AT
+
+
+def test_a_source_that_dies_while_following_fails_the_heal_but_not_the_weights() -> None:
+    script = following()
+    script.rank(1, FetchFailed(version=AT, reason="gone"))
+    assert script.ups(HealFailed)[-1].heal == 3
+    script.told(Abandon(number=6))
+    assert script.report.version == AT
+    script.based(6, roster=members("b", a=Role.NEWCOMER), version=AT, cursor=40, slots=())
+    assert script.goes().work.version == AT
+
+
+def test_entries_with_a_gap_or_of_another_line_are_not_applied() -> None:
+    """HOLES S5b: it ships (11, 6) to (12, 6) to who stands on (11, 5)."""
+    script = following()
+    script.holds(merged_step(Version(11, 5), 5))
+    script.holds(merged_step(Version(10, 6), 6))
+    assert not script.downs(Apply) and script.version == AT
+
+
+def test_an_entry_that_contradicts_itself_is_not_applied() -> None:
+    script = following()
+    message = held(merged_step(AT, 5))
+    script.ranks(type(message)(name=message.name, merged=merged_step(AT, 6)))
+    assert not script.downs(Apply) and script.ups(HealFailed)
+
+
+def test_abandon_does_not_disturb_a_heal() -> None:
+    """Promise 4, the other way round: who heals is in no generation."""
+    script = following()
+    script.told(Abandon(number=9))
+    script.holds(merged_step(AT, 5))
+    assert script.version == Version(11, 5)
+
+
+def test_a_joiner_is_taken_into_a_base_on_its_version() -> None:
+    script = following()
+    script.based(9, roster=members("b", a=Role.NEWCOMER), version=AT, cursor=40, slots=(1,))
+    assert script.goes().work.slots == (1,) and script.hold is AgentHold.NOTHING
+
+
+def test_a_joiner_is_taken_into_a_base_one_ahead() -> None:
+    script = following()
+    script.rank(0, held(merged_step(AT, 5)))
+    script.based(
+        9, roster=members("b", a=Role.NEWCOMER), version=Version(11, 5), cursor=44, slots=(), sources=(source("b"),)
+    )
+    assert len(script.downs(Fetch)) == 2
+    script.rank(1, held(merged_step(AT, 5)))
+    assert script.goes().work.generation == 9 and script.version == Version(11, 5)
+
+
+def test_a_joiner_too_far_behind_a_base_says_so() -> None:
+    script = following()
+    script.based(9, version=Version(13, 5), cursor=52, sources=(source("b"),))
+    assert script.report.failed and script.report.version == AT and not script.downs(Go)
+    script.told(Heal(heal=4, sources=(source("b"),)))
+    assert script.downs(Load)[-1].heal == 4
+
+
+def test_a_stop_is_learned_from_the_snapshot_and_from_entries() -> None:
+    script = following()
+    script.holds(merged_step(AT, 5, stop=True))
+    script.based(9, roster=members("b", a=Role.NEWCOMER), version=script.version, cursor=44, slots=())
+    assert script.goes().work.farewell
+    script = joiner()
+    script.ranks(loaded(stop=True))
+    script.based(9, roster=members("b", a=Role.NEWCOMER), version=AT, cursor=40, slots=())
+    assert script.goes().work.farewell
+
+
+def test_a_group_in_a_step_does_not_write_over_its_weights() -> None:
+    script = Script().begins()
+    script.based()
+    script.told(Heal(heal=3, sources=(source("b"),)))
+    assert not script.downs(Load) and script.last_up(HealFailed).heal == 3
+    script.commits()
+
+
+def test_a_group_put_out_of_its_generation_heals_again() -> None:
+    """A newcomer whose digest differed: taken out by a plan, then told to heal."""
+    script = Script().begins()
+    script.based()
+    script.told(Abandon(number=6), Heal(heal=3, sources=(source("b"),)))
+    assert script.downs(Load)
+    script.ranks(loaded())
+    script.told(Abandon(number=7))
+    assert (script.report.generation, script.report.version, script.report.failed) == (0, AT, False)
+
+
+def test_a_late_failure_of_the_generation_left_does_not_harm_a_heal() -> None:
+    script = Script().begins()
+    script.based()
+    script.told(Abandon(number=6), Heal(heal=3, sources=(source("b"),)))
+    script.rank(0, RankFailed(number=5, reason="late"))
+    script.ranks(loaded())
+    assert script.version == AT
+
+
+def test_a_joiner_told_to_leave_leaves() -> None:
+    script = joiner()
+    script.told(Leave(reason="the run is finished", success=True))
+    assert script.downs(Quit)
+    script.ranks(loaded())
+    assert not script.downs(Fetch)
+
+
+# ---- donor ---------------------------------------------------------------------------------------------------------
+
+
+def donor(donors: int = 1) -> Script:
+    script = Script().begins()
+    script.based()
+    script.told(Stage(heal=3, joiner="c", donors=donors))
+    return script
+
+
+def test_donors_stage_after_the_step_in_which_all_of_them_named_the_heal() -> None:
+    script = donor(donors=2)
+    assert script.downs(StageFor) == [StageFor(heal=3, now=False)]
+    script.calls(0, heal=3)
+    script.calls(1, heal=0)
+    assert script.downs(Commit)[-1].stage == ()
+    assert script.commits(heal=3).stage == (3,)
+    assert script.commits(heal=3).stage == ()
+
+
+def test_with_fewer_donors_named_nobody_stages() -> None:
+    script = donor(donors=3)
+    assert script.commits(heal=3).stage == ()
+
+
+def test_who_is_no_donor_does_not_stage() -> None:
+    script = Script().begins()
+    script.based()
+    assert script.commits(heal=3).stage == ()
+
+
+def test_in_a_hold_donors_stage_at_once() -> None:
+    """HOLES L1: two groups, one dies, min_groups 2: there is no roll call to agree in."""
+    script = donor()
+    script.told(Abandon(number=6))
+    script.told(Stage(heal=3, joiner="c", donors=1, now=True))
+    assert script.downs(StageFor)[-1] == StageFor(heal=3, now=True)
+    script.based(6, roster=members("a", "b"))
+    assert script.commits(heal=3).stage == ()
+
+
+def test_told_to_stage_at_once_in_a_step_it_names_the_heal_instead() -> None:
+    """Ranks in a step may stand on two versions; the verdict is where they agree."""
+    script = Script().begins()
+    script.based()
+    script.told(Stage(heal=3, joiner="c", donors=2, now=True))
+    assert script.downs(StageFor) == [StageFor(heal=3, now=False)]
+    assert script.commits(heal=3).stage == (3,)
+
+
+def test_a_released_heal_is_dropped() -> None:
+    script = donor()
+    script.told(Release(heal=3))
+    assert script.downs(Drop) == [Drop(heal=3)]
+    assert script.commits(heal=3).stage == ()
+
+
+def test_forgotten_heals_do_not_pile_up() -> None:
+    script = Script().begins()
+    script.based()
+    for heal in range(100):
+        script.told(Stage(heal=heal, joiner="c", donors=1))
+    assert len(script.state.stagings) == 32 and len(script.downs(Drop)) == 68
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_donor_that_is_lost_forgets_its_heals(when: str) -> None:
+    script = donor()
+    if when == "after":
+        script.commits(heal=3)
+    script.exits(0)
+    script.exits(1)
+    assert script.state.stagings == ()
