@@ -75,11 +75,18 @@ def recover(world: World) -> None:
 
 
 def hopeless(world: World) -> bool:
-    """Whether the run rightly waits for an operator: it needs a cold start, and no live group has weights to go on from."""
-    holds = {b.state.hold for b in world.beacons}
-    if not holds <= {Hold.COLD_START, Hold.FENCE}:
+    """Whether the run rightly waits for an operator: only a cold start can go on.
+
+    That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where no
+    live group has weights of the history.
+    """
+    state = world.beacons[-1].state if world.beacons else None
+    if state is None or state.hold not in (Hold.COLD_START, Hold.FENCE):
         return False
-    return not any(r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks)
+    up = {(g.name, g.agent.incarnation) for g in world.groups.values() if g.agent is not None}
+    unreachable = any(not gen.left and not up & set(gen.members.items()) for gen in state.gens)
+    weights = any(r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks)
+    return unreachable or not state.gens or not weights
 
 
 def missing(world: World, since_s: float) -> list[str]:
@@ -118,6 +125,8 @@ def finish(world: World) -> None:
         for rank in group.ranks:
             rank.wants_stop = True
     world.run(FINISH_S, lambda: world.watch.ended is not None)
+    if hopeless(world):
+        return
     if world.watch.ended is None or not world.watch.ended.success:
         world.watch.broken(f"the run was asked to stop and did not finish: {world.watch.ended}")
         world.watch.raise_broken()
