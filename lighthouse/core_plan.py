@@ -53,11 +53,17 @@ def _plan_gen(state: RunState, plan: Plan) -> Gen:
 
 def _make_ready(state: RunState, plan: Plan) -> RunState:
     state = with_(state, plan=msgspec.structs.replace(plan, ready=True))
-    for member in _plan_gen(state, plan).roster:
+    for member in _concerned(state, _plan_gen(state, plan)):
         group = member_group(state, member)
         if group is not None:
             state = send(state, group, Ready(number=plan.number))
     return state
+
+
+def _concerned(state: RunState, gen: Gen) -> tuple[Member, ...]:
+    """Members of the planned generation, and those of the present one who leave with it: their records name it too."""
+    current = state.current.roster if state.current else ()
+    return (*gen.roster, *(m for m in current if gen.members.get(m.name) != m.incarnation))
 
 
 def _give_up(state: RunState, plan: Plan, now: float) -> RunState:
@@ -133,7 +139,7 @@ def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: flo
     first = member_group(state, wanted[0])
     rendezvous = first.rendezvous if first is not None else ()
     change, whole = roster_change(current, wanted), roster_change(None, wanted)
-    for member in wanted:
+    for member in _concerned(state, gen):
         group = member_group(state, member)
         if group is not None:
             told = change if is_member(current, group) else whole
