@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse.core_record import finish
 from lighthouse.core_state import (
     Change,
     Gen,
@@ -73,9 +74,15 @@ def advance(state: RunState, now: float) -> RunState:
         return _held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
+    if standing is not None and hold is Hold.TOO_FEW and is_over(state, standing.version, _stopped(standing)):
+        return finish(state, standing.version)  # nothing is left to commit, so nobody is needed for it
     if standing is None or hold is not Hold.NONE:
         return _held(state, hold, text, now)
     return _form(state, change, standing)
+
+
+def _stopped(standing: Standing) -> bool:
+    return any(g.report.stop for g in standing.on)
 
 
 def _awaited(state: RunState, change: Change, now: float) -> list[str]:
@@ -157,7 +164,7 @@ def _held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
     if state.hold is hold and state.hold_text == text:
         return state
     since = state.hold_since_s if state.hold is hold else now
-    state = with_(state, hold=hold, hold_text=text, hold_since_s=since)
+    state = with_(state, hold=hold, hold_text=text, hold_since_s=since, dirty=True)
     return state if hold is Hold.REPORTS else tell(state, "hold", f"waits for {text}")
 
 
@@ -234,7 +241,7 @@ def _deal(gen: Gen, slots: int, kept: dict[str, tuple[int, ...]]) -> dict[str, t
 
 
 def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Standing) -> RunState:
-    stop = any(g.report.stop for g in standing.on)
+    stop = _stopped(standing)
     kept = _kept(standing)
     slots = 0 if is_over(state, gen.version, stop) else slots_of(state)
     deal = _deal(gen, slots, kept if slots else {})

@@ -16,6 +16,7 @@ from lighthouse.core_state import (
     change_group,
     emit,
     is_member,
+    member_group,
     replace_gen,
     send,
     slots_of,
@@ -24,7 +25,7 @@ from lighthouse.core_state import (
     with_roles,
 )
 from lighthouse.core_values import StoreBase
-from lighthouse.values import Release, Report, Start
+from lighthouse.values import Member, Release, Report, Role, Start
 
 
 def release(state: RunState, group: Group) -> RunState:
@@ -81,7 +82,18 @@ def learn_start(state: RunState, start: Start) -> RunState:
         group = state.groups.get(member.name)
         if group is not None and member.name not in gen.members:
             state = change_group(state, group, leaving=group.draining, caught=False, heal=0, mismatched=False)
+    cannot = [m.name for m in gen.roster if m.name in gen.gone or _is_stuck(state, gen, m)]
+    if cannot:
+        state = with_(state, trouble=state.trouble or f"{', '.join(cannot)} cannot enter")
     return tell(state, "switched", "", "", members=len(gen.roster))
+
+
+def _is_stuck(state: RunState, gen: Gen, member: Member) -> bool:
+    """Whether a joiner fell out of its heal before it could enter: the others would wait for it for ever."""
+    group = member_group(state, member)
+    if member.role is not Role.NEWCOMER or group is None:
+        return False
+    return not group.caught and group.report.generation < gen.number
 
 
 def forget(state: RunState, group: Group, dead: bool, reason: str) -> RunState:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse.core_evidence import release
 from lighthouse.core_state import (
     Gen,
     Group,
@@ -36,7 +37,7 @@ def advance(state: RunState, now: float) -> RunState:
         state = _make_ready(state, plan)
     due = plan is not None and not plan.ready and now >= plan.until_s
     if due and plan is not None:
-        state = _give_up(state, plan)
+        state = _give_up(state, plan, now)
     if not state.dirty and not due:
         return state
     current = state.current
@@ -52,14 +53,20 @@ def _plan_gen(state: RunState, plan: Plan) -> Gen:
 
 def _make_ready(state: RunState, plan: Plan) -> RunState:
     state = with_(state, plan=msgspec.structs.replace(plan, ready=True))
-    for member in _plan_gen(state, plan).roster:
+    for member in _concerned(state, _plan_gen(state, plan)):
         group = member_group(state, member)
         if group is not None:
             state = send(state, group, Ready(number=plan.number))
     return state
 
 
-def _give_up(state: RunState, plan: Plan) -> RunState:
+def _concerned(state: RunState, gen: Gen) -> tuple[Member, ...]:
+    """Members of the planned generation, and those of the present one who leave with it: their records name it too."""
+    current = state.current.roster if state.current else ()
+    return (*gen.roster, *(m for m in current if gen.members.get(m.name) != m.incarnation))
+
+
+def _give_up(state: RunState, plan: Plan, now: float) -> RunState:
     """Members did not open in time: joiners among them heal anew, the others are tried again with a new number."""
     slow = []
     for member in _plan_gen(state, plan).roster:
@@ -67,7 +74,11 @@ def _give_up(state: RunState, plan: Plan) -> RunState:
         if group is None or group.opened != plan.number:
             slow.append(member.name)
             if group is not None and not is_member(state.current, group):
-                state = change_group(state, group, caught=False, heal_failures=group.heal_failures + 1)
+                failures = group.heal_failures + 1
+                again_s = now + min(2.0**failures, 60.0)
+                state = change_group(
+                    release(state, group), group, caught=False, heal=0, donor="", heal_failures=failures, retry_s=again_s
+                )
     state = with_(state, plan=None, dirty=True)
     return tell(state, "plan_cancelled", "not opened in time by " + ", ".join(slow))
 
@@ -128,7 +139,7 @@ def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: flo
     first = member_group(state, wanted[0])
     rendezvous = first.rendezvous if first is not None else ()
     change, whole = roster_change(current, wanted), roster_change(None, wanted)
-    for member in wanted:
+    for member in _concerned(state, gen):
         group = member_group(state, member)
         if group is not None:
             told = change if is_member(current, group) else whole

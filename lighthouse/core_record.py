@@ -185,7 +185,7 @@ def _failure(state: RunState, group: Group, failure: Failure) -> RunState:
 
 
 def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) -> RunState:
-    if failed.heal != group.heal:
+    if group.heal not in (failed.heal, 0):  # 0: another lighthouse began it
         return state
     failures = group.heal_failures + 1
     wait_s = min(2.0 ** (failures - 1), 60.0)

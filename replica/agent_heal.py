@@ -75,7 +75,7 @@ def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none)
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
-        return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
+        return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
     # The report says that the group stands nowhere now: a `CaughtUp` of an older heal may be on its way.
     return put(state, joining=joining, report_due=True)
 

@@ -180,9 +180,9 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         return state
     said: list[Effect] = [ToLighthouse(message=failure) for failure in state.failures]
     joining = state.joining
-    if joining is not None and joining.phase is JoinPhase.FAILED and not joining.failure_told:
+    if joining is not None and joining.phase is JoinPhase.FAILED and joining.told_in != session.number:
         said.append(ToLighthouse(message=HealFailed(heal=joining.heal, reason=joining.reason)))
-        joining = put(joining, failure_told=True)
+        joining = put(joining, told_in=session.number)
     plan = state.plans[-1] if state.plans else None
     if plan is not None and len(plan.opened) == state.config.shards and plan.number > session.opened_told:
         said.append(ToLighthouse(message=Opened(number=plan.number)))

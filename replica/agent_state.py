@@ -175,7 +175,7 @@ class Joining(Value, frozen=True):
     """A heal of this group.
 
     up_to_date: by shard_rank, the version that its source had nothing newer than
-    told_in: session in which the lighthouse was told that it has caught up
+    told_in: session in which the lighthouse was told that it has caught up, or that it failed
     """
 
     heal: int
@@ -186,7 +186,6 @@ class Joining(Value, frozen=True):
     caught_up: bool = False
     told_in: int = 0
     reason: str = ""
-    failure_told: bool = False
 
 
 class Staging(Value, frozen=True):

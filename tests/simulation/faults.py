@@ -22,7 +22,7 @@ def draw_spec(chance: Random) -> Spec:
         groups_wanted=groups,
         contributors_wanted=chance.choice([0, 0, 0, max(1, groups - 1)]),
         slot_s=chance.choice([0.02, 0.08, 0.2]),
-        terms=chance.random() < 0.5,
+        terms=chance.random() < 2,
         drift=chance.choice([0.0, 0.05]),
         delay_s=chance.choice([(0.0002, 0.004), (0.001, 0.05)]),
         marks=chance.random() < 0.3,
@@ -82,7 +82,8 @@ class Faults:
         for group in self._world.groups.values():
             group.slowness = 1.0
             group.never_loads = False
-            if not group.drained and group.exit_code != 3:
+            if group.agent is None and group.exit_code not in (0, 3):
+                group.drained = False
                 group.start()
 
     def _next(self) -> None:

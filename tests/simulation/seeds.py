@@ -1,7 +1,7 @@
 """Worlds from seeds: faults of all kinds for a while, then calm, in which the run must recover, go on and finish.
 
-python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
-python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
+    python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
+    python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
 """
 
 from __future__ import annotations
@@ -75,13 +75,18 @@ def recover(world: World) -> None:
 
 
 def hopeless(world: World) -> bool:
-    """Whether the run rightly waits for an operator: it needs a cold start, and no live group has weights to go on from."""
-    holds = {b.state.hold for b in world.beacons}
-    if not holds <= {Hold.COLD_START, Hold.FENCE}:
+    """Whether the run rightly waits for an operator: only a cold start can go on.
+
+    That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where no
+    live group has weights of the history.
+    """
+    state = world.beacons[-1].state if world.beacons else None
+    if state is None or state.hold not in (Hold.COLD_START, Hold.FENCE):
         return False
-    return not any(
-        r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks
-    )
+    up = {(g.name, g.agent.incarnation) for g in world.groups.values() if g.agent is not None}
+    unreachable = any(not gen.left and not up & set(gen.members.items()) for gen in state.gens)
+    weights = any(r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks)
+    return unreachable or not state.gens or not weights
 
 
 def missing(world: World, since_s: float) -> list[str]:
@@ -97,9 +102,7 @@ def missing(world: World, since_s: float) -> list[str]:
     here = [g for g in world.groups.values() if g.agent is not None and g.exit_code is None and not g.drained]
     names = {m.name for m in current.roster}
     now = world.engine.now
-    lately = {
-        who for at, who, end in world.watch.times if at > max(since_s, now - 6.0) and end.generation >= current.number
-    }
+    lately = {who for at, who, end in world.watch.times if at > max(since_s, now - 6.0) and end.generation >= current.number}
     for group in here:
         if group.name not in names:
             lacks.append(f"{group.label} is no member")
@@ -122,6 +125,8 @@ def finish(world: World) -> None:
         for rank in group.ranks:
             rank.wants_stop = True
     world.run(FINISH_S, lambda: world.watch.ended is not None)
+    if hopeless(world):
+        return
     if world.watch.ended is None or not world.watch.ended.success:
         world.watch.broken(f"the run was asked to stop and did not finish: {world.watch.ended}")
         world.watch.raise_broken()
