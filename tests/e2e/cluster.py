@@ -59,12 +59,26 @@ class Cluster:
             lambda: self.status() is not None or self.exit_of("lighthouse") is not None, "the lighthouse answers"
         )
 
-    def group(self, name: str, *job_flags: str, shards: int = 1, flags: tuple[str, ...] = (), key: str = "") -> None:
+    def group(
+        self,
+        name: str,
+        *job_flags: str,
+        shards: int = 1,
+        flags: tuple[str, ...] = (),
+        key: str = "",
+        run_id: str = RUN,
+        token_file: Path | None = None,
+    ) -> None:
         """Starts a group whose ranks run the job; key: another name for the process, where two share a group's name."""
-        access = ["--run-id", RUN, "--token-file", str(self.token_file), "--lighthouse", self.address]
-        own = ["--name", name, "--shards", str(shards), "--folder", str(self.folder), *flags]
+        access = ["--run-id", run_id, "--token-file", str(token_file or self.token_file)]
+        own = ["--lighthouse", self.address, "--name", name, "--shards", str(shards), "--folder", str(self.folder)]
         command = [sys.executable, str(JOB), "--out", str(self.out), *job_flags]
-        self._start(key or name, "group", *access, *own, "--", *command)
+        self._start(key or name, "group", *access, *own, *flags, "--", *command)
+
+    def byte_model(self, name: str, *flags: str) -> None:
+        """Starts a group of one shard that trains the byte model."""
+        access = ["--run-id", RUN, "--token-file", str(self.token_file), "--lighthouse", self.address]
+        self._start(name, "group", *access, "--name", name, "--folder", str(self.folder), *flags)
 
     def kill(self, key: str, number: int = signal.SIGKILL) -> None:
         """Sends a signal to one child (the lighthouse, or an agent)."""

@@ -59,8 +59,9 @@ class Job:
         flags = self.flags
         torch.set_num_threads(1)
         torch.manual_seed(7)
+        wide = flags.width
         dist.init_process_group("gloo")
-        model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+        model = nn.Sequential(nn.Linear(8, wide), nn.Tanh(), nn.Linear(wide, wide), nn.Tanh(), nn.Linear(wide, 1))
         if flags.fsdp:
             for layer in model:
                 if isinstance(layer, nn.Linear):
@@ -74,7 +75,7 @@ class Job:
             scheduler=scheduler,
             slots=flags.slots,
             slot_size=4,
-            seed=3,
+            seed=flags.seed + (self.shard == flags.odd_shard),
             steps=flags.steps,
             dataset_length=SAMPLES,
             data="made up",
@@ -121,6 +122,9 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=6)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--odd-shard", type=int, default=-1)
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--die", default="")
     parser.add_argument("--die-group", default="")
