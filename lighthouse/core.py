@@ -136,10 +136,11 @@ def _detail(group: Group) -> str:
 def _judge_leases(state: RunState, now: float) -> RunState:
     """Forgets groups whose lease ran out, and notes members that never came back after a restart of the lighthouse."""
     clock, lease_s = lease_clock(state, now), state.config.lease_s
-    if clock < state.check_s or in_grace(state, now):
+    # Compared as `wake_at` computes it: otherwise rounding could let a deadline pass unseen.
+    if now < state.check_s + state.paused_s or in_grace(state, now):
         return state
     for group in list(state.groups.values()):
-        if clock >= group.heard_s + lease_s:
+        if now >= group.heard_s + lease_s + state.paused_s:
             state = tell(state, "lost", f"not heard of for {lease_s:g} s", group.name)
             if group.conn:  # what comes on it is not heard any more: the group has to say hello again
                 state = emit(without_conn(state, group.conn), CloseStream(conn=group.conn))

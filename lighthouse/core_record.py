@@ -164,7 +164,12 @@ def _beat(state: RunState, group: Group, version: Version) -> RunState:
 def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     if not group.caught:
         state = tell(state, "caught_up", "", group.name, step=version.step)
-    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0)
+    donor = state.groups.get(group.donor) if group.heal else None
+    # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
+    digest = donor.digest if donor is not None and donor.version == version else -group.incarnation
+    return change_group(
+        state, group, caught=True, loading=False, version=version, heal_failures=0, digest=digest
+    )
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:

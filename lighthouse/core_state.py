@@ -182,7 +182,7 @@ def lease_clock(state: RunState, now: float) -> float:
 
 def in_grace(state: RunState, now: float) -> bool:
     """Whether less than one lease has passed since the start: nobody is judged yet."""
-    return lease_clock(state, now) < state.started_s + state.config.lease_s
+    return now < state.started_s + state.config.lease_s + state.paused_s
 
 
 def member_group(state: RunState, member: Member) -> Group | None:

@@ -91,7 +91,7 @@ def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> A
         return _heal_failed(state, "the shards loaded different versions")
     state = put(
         state,
-        stand=Stand(version=message.version, cursor=message.cursor, stop=message.stop),
+        stand=Stand(version=message.version, cursor=message.cursor, stop=message.stop, loaded=True),
         joining=put(joining, phase=JoinPhase.FOLLOWING),
     )
     return ledgered(
