@@ -73,7 +73,7 @@ def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none)
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
-        return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
+        return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
     # The report says that the group stands nowhere now: a `CaughtUp` of an older heal may be on its way.
     return put(state, joining=joining, report_due=True)
 
@@ -150,7 +150,7 @@ def _heal_failed(state: AgentState, reason: str) -> AgentState:
     if joining is None:
         return state
     state = noted(state, "heal_failed", heal=joining.heal, reason=reason)
-    return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
+    return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
 
 
 # ---- record: a donor -----------------------------------------------------------------------------------------------

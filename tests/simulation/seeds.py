@@ -78,10 +78,15 @@ def hopeless(world: World) -> bool:
     """Whether the run rightly waits for an operator: only a cold start can go on.
 
     That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where no
-    live group has weights of the history.
+    live group has weights of the history. Too few groups that are up are no defect either.
     """
     state = world.beacons[-1].state if world.beacons else None
-    if state is None or state.hold not in (Hold.COLD_START, Hold.FENCE):
+    if state is None:
+        return False
+    here = sum(g.agent is not None for g in world.groups.values())
+    if state.hold is Hold.TOO_FEW and here < world.spec.min_groups:
+        return True
+    if state.hold not in (Hold.COLD_START, Hold.FENCE):
         return False
     up = {(g.name, g.agent.incarnation) for g in world.groups.values() if g.agent is not None}
     unreachable = any(not gen.left and not up & set(gen.members.items()) for gen in state.gens)
