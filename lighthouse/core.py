@@ -23,6 +23,7 @@ from lighthouse.core_state import (
     is_member,
     lease_clock,
     send,
+    takes_part,
     tell,
     with_,
 )
@@ -177,7 +178,7 @@ def _drain_idle(state: RunState) -> RunState:
     """Who wants to drain and takes part in nothing, or is held up by others, leaves at once."""
     held = state.change is not None and state.hold not in (Hold.NONE, Hold.REPORTS)
     for group in list(state.groups.values()):
-        idle = held or not any(is_member(gen, group) for gen in state.gens)
+        idle = held or not takes_part(state, group)
         if group.draining and group.live and not group.told_leave and not group.leaving and idle:
             state = send(state, group, Leave(reason="drained", success=True))
             state = change_group(state, group, told_leave=True)

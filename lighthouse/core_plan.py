@@ -75,10 +75,8 @@ def _give_up(state: RunState, plan: Plan, now: float) -> RunState:
             slow.append(member.name)
             if group is not None and not is_member(state.current, group):
                 failures = group.heal_failures + 1
-                again_s = now + min(2.0**failures, 60.0)
-                state = change_group(
-                    release(state, group), group, caught=False, heal=0, donor="", heal_failures=failures, retry_s=again_s
-                )
+                group = msgspec.structs.replace(group, heal_failures=failures, retry_s=now + min(2.0**failures, 60.0))
+                state = change_group(release(state, group), group, caught=False, heal=0, donor="")
     state = with_(state, plan=None, dirty=True)
     return tell(state, "plan_cancelled", "not opened in time by " + ", ".join(slow))
 

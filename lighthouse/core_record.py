@@ -167,9 +167,7 @@ def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     donor = state.groups.get(group.donor) if group.heal else None
     # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
     digest = donor.digest if donor is not None and donor.version == version else -group.incarnation
-    return change_group(
-        state, group, caught=True, loading=False, version=version, heal_failures=0, digest=digest
-    )
+    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0, digest=digest)
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:

@@ -201,6 +201,14 @@ def is_member(gen: Gen | None, group: Group) -> bool:
     return gen is not None and gen.members.get(group.name) == group.incarnation
 
 
+def takes_part(state: RunState, group: Group) -> bool:
+    """Whether `group` is in the generation at work or in the pending plan. A cancelled plan does not count."""
+    plan = state.plan
+    return is_member(state.current, group) or any(
+        plan is not None and gen.number == plan.number and is_member(gen, group) for gen in state.gens
+    )
+
+
 def all_dead(state: RunState) -> bool:
     """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
     return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)

@@ -56,7 +56,8 @@ def base(state: AgentState, message: Base, now: float) -> AgentState:
     if message.number < state.floor or message.number <= state.seat.generation or state.ending is not None:
         return noted(state, "base_refused", generation=shown(state, message.number))
     if not state.stand.usable:
-        return failed(state, message.number, f"the base is {message.version}, and this group stands on an unfinished load")
+        reason = f"the base is {message.version}, and this group stands on an unfinished load"
+        return failed(state, message.number, reason)
     try:
         roster = resolved(state, message.roster)
     except ValueError:

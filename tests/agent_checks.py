@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent_script import Script
+
 from lighthouse.values import ROOT, Down, EntryName, Hello, Report, Version
 from replica.agent_core import decide, new_agent, record
 from replica.agent_state import UNUSABLE, LifePhase

@@ -79,7 +79,9 @@ class Watch:
         key = (rank.group.label, id(rank), rank.weights, rank.book.cursor + slot, rank.shard_rank)
         self.computed_count[key] += 1
         if self.computed_count[key] > 1:
-            self.recomputed.append(f"{rank.group.label} slot {slot} of {rank.book.version} at {self._world.engine.now:.3f}")
+            self.recomputed.append(
+                f"{rank.group.label} slot {slot} of {rank.book.version} at {self._world.engine.now:.3f}"
+            )
 
     def gathered(self, rank: Rank, work: Work, records: Sequence[Record]) -> None:
         """Promise 1: all members of a step start it from one version; promise 2: together they sum each slot once."""
@@ -167,7 +169,9 @@ class Watch:
             if self.rosters.setdefault(seat.generation, members) != members:
                 self.broken(f"generation {seat.generation} has members {members} and {self.rosters[seat.generation]}")
             if self.starts.setdefault(seat.generation, seat.start.version) != seat.start.version:
-                self.broken(f"generation {seat.generation} starts from {seat.start.version} and {self.starts[seat.generation]}")
+                self.broken(
+                    f"generation {seat.generation} starts from {seat.start.version} and {self.starts[seat.generation]}"
+                )
         self._decided += 1
         if self._decided % 37 == 0 and agent_decide(state, now)[1]:
             self.broken(f"{group.label}: deciding twice changes something")

@@ -28,8 +28,8 @@ from replica.agent_values import (
     SessionClosed,
     SessionOpened,
     StartRanks,
-    TookOver,
     ToLighthouse,
+    TookOver,
     ToRank,
     ToRanks,
 )

@@ -96,7 +96,9 @@ class Stream:
         self._put(way, CLOSED, self._network.delay())
         self._put(1 - way, CLOSED, self._network.delay())
 
-    def break_off(self, heard_after_s: tuple[float, float] | tuple[None, None] | tuple[float | None, float | None]) -> None:
+    def break_off(
+        self, heard_after_s: tuple[float, float] | tuple[None, None] | tuple[float | None, float | None]
+    ) -> None:
         """The stream breaks. Each side (lighthouse, agent) hears of it after so long, None: never; tails may be lost."""
         chance = self._engine.chance("network")
         for way, after_s in zip((UP, DOWN), heard_after_s, strict=True):

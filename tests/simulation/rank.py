@@ -382,7 +382,9 @@ class Rank:
             return
         if not farewell:
             if total is None or owner is None or owner.generation != message.merged.generation:
-                self.world.watch.broken(f"{self.group.name}: told to commit {message.merged.end}, which it has not reduced")
+                self.world.watch.broken(
+                    f"{self.group.name}: told to commit {message.merged.end}, which it has not reduced"
+                )
                 return
             self._reduced = None
             name = EntryName(start=start, end=message.merged.end)

@@ -1,7 +1,7 @@
 """Worlds from seeds: faults of all kinds for a while, then calm, in which the run must recover, go on and finish.
 
-    python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
-    python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
+python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
+python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def hopeless(world: World) -> bool:
         return False
     up = {(g.name, g.agent.incarnation) for g in world.groups.values() if g.agent is not None}
     unreachable = any(not gen.left and not up & set(gen.members.items()) for gen in state.gens)
-    weights = any(r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks)
+    weights = any(
+        r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks
+    )
     return unreachable or not state.gens or not weights
 
 
@@ -107,7 +109,9 @@ def missing(world: World, since_s: float) -> list[str]:
     here = [g for g in world.groups.values() if g.agent is not None and g.exit_code is None and not g.drained]
     names = {m.name for m in current.roster}
     now = world.engine.now
-    lately = {who for at, who, end in world.watch.times if at > max(since_s, now - 6.0) and end.generation >= current.number}
+    lately = {
+        who for at, who, end in world.watch.times if at > max(since_s, now - 6.0) and end.generation >= current.number
+    }
     for group in here:
         if group.name not in names:
             lacks.append(f"{group.label} is no member")

@@ -47,7 +47,9 @@ def test_a_step_number_alone_proves_nothing() -> None:
 
 
 def test_a_rollback_cuts_off_what_came_after() -> None:
-    history = History().extended(1, ROOT).extended(2, Version(5, 1)).extended(3, Version(9, 2)).extended(4, Version(3, 1))
+    history = (
+        History().extended(1, ROOT).extended(2, Version(5, 1)).extended(3, Version(9, 2)).extended(4, Version(3, 1))
+    )
     assert history.contains(Version(3, 1)) and not history.contains(Version(4, 1))
     assert not history.contains(Version(7, 2)) and not history.contains(Version(10, 3))
     assert history.contains(Version(4, 4))
