@@ -24,8 +24,8 @@ FAULTS_S = 10.0
 """Faults happen for so long (virtual seconds)."""
 
 RECOVER_S = 60.0
-"""Once faults stop, everybody is back at full strength and commits within so many virtual seconds: sessions (2 s), leases
-(2 s), a start (1 s), heals with back-off after earlier failures, openings that time out (5 s each)."""
+"""Once faults stop, everybody is back at full strength and commits within so many virtual seconds: sessions (2 s),
+leases (2 s), a start (1 s), heals with back-off after earlier failures, openings that time out (5 s each)."""
 
 FINISH_S = 30.0
 """A run that is asked to stop has finished, and everybody has left with success, within so many virtual seconds."""
@@ -77,8 +77,8 @@ def recover(world: World) -> None:
 def hopeless(world: World) -> bool:
     """Whether the run rightly waits for an operator: only a cold start can go on.
 
-    That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where no
-    live group has weights of the history. Too few groups that are up are no defect either.
+    That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where
+    no live group has weights of the history. Too few groups that are up are no defect either.
     """
     state = world.beacons[-1].state if world.beacons else None
     if state is None:
@@ -97,7 +97,7 @@ def hopeless(world: World) -> bool:
 
 
 def missing(world: World, since_s: float) -> list[str]:
-    """What full strength lacks: every group that is up is a member that committed lately, as many contribute as are wanted."""
+    """What full strength lacks: all that are up are members and committed lately, and enough of them contribute."""
     beacon = next((b for b in reversed(world.beacons) if b.alive), None)
     if beacon is None:
         return ["no lighthouse"]
