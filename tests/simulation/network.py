@@ -97,7 +97,7 @@ class Stream:
         self._put(1 - way, CLOSED, self._network.delay())
 
     def break_off(self, heard_after_s: tuple[float | None, float | None]) -> None:
-        """The stream breaks. Each side (lighthouse, agent) hears of it after so long, None: never. Tails may be lost."""
+        """The stream breaks; (lighthouse, agent) hear of it after so long, None: never. Tails may be lost."""
         chance = self._engine.chance("network")
         for way, after_s in zip((UP, DOWN), heard_after_s, strict=True):
             self._ways[way].lossy = chance.random() < 0.6
