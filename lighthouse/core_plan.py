@@ -142,7 +142,7 @@ def _leave_unplanned(state: RunState, drains: list[Group]) -> RunState:
 
 def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: float) -> RunState:
     number = state.last_number + 1
-    gen = new_gen(number, wanted)
+    gen = new_gen(number, wanted, planned=True)
     state = emit(state, StoreNumber(number=number), StoreClaim(number=number, roster=wanted, planned=True))
     plan = Plan(number=number, until_s=now + state.config.open_s)
     state = with_(state, last_number=number, gens=(*state.gens, gen), plan=plan)

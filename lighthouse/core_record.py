@@ -94,11 +94,11 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
     gens = []
     for claim in sorted(stored.claims, key=lambda c: c.number):
         if claim.number == last:
-            gen = new_gen(claim.number, claim.roster)
+            gen = new_gen(claim.number, claim.roster, claim.planned)
             base = bases[claim.number]
             gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor, recalled=True))
         elif claim.number > last and claim.planned:
-            gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster), recalled=True))
+            gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster, True), recalled=True))
     newest = bases[last].version if last else state.newest
     return with_(state, gens=tuple(gens) if last else (), newest=newest)
 

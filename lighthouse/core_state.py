@@ -64,6 +64,7 @@ class Gen(Value, frozen=True):
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
+    planned: it is entered by a roll call, not by a base that the lighthouse sends
     """
 
     number: int
@@ -76,6 +77,7 @@ class Gen(Value, frozen=True):
     gone: frozenset[str] = frozenset()
     committed: bool = False
     recalled: bool = False
+    planned: bool = False
 
 
 class Change(Value, frozen=True):
@@ -191,9 +193,10 @@ def member_group(state: RunState, member: Member) -> Group | None:
     return group if group is not None and group.incarnation == member.incarnation else None
 
 
-def new_gen(number: int, roster: Roster) -> Gen:
+def new_gen(number: int, roster: Roster, planned: bool = False) -> Gen:
     """A generation that `roster` is to form."""
-    return Gen(number=number, roster=roster, members={m.name: m.incarnation for m in roster}, told=roster)
+    members = {m.name: m.incarnation for m in roster}
+    return Gen(number=number, roster=roster, members=members, told=roster, planned=planned)
 
 
 def is_member(gen: Gen | None, group: Group) -> bool:
