@@ -23,6 +23,7 @@ from lighthouse.core_state import (
     is_member,
     lease_clock,
     send,
+    takes_part,
     tell,
     with_,
 )
@@ -136,10 +137,11 @@ def _detail(group: Group) -> str:
 def _judge_leases(state: RunState, now: float) -> RunState:
     """Forgets groups whose lease ran out, and notes members that never came back after a restart of the lighthouse."""
     clock, lease_s = lease_clock(state, now), state.config.lease_s
-    if clock < state.check_s or in_grace(state, now):
+    # Compared as `wake_at` computes it: otherwise rounding could let a deadline pass unseen.
+    if now < state.check_s + state.paused_s or in_grace(state, now):
         return state
     for group in list(state.groups.values()):
-        if clock >= group.heard_s + lease_s:
+        if now >= group.heard_s + lease_s + state.paused_s:
             state = tell(state, "lost", f"not heard of for {lease_s:g} s", group.name)
             if group.conn:  # what comes on it is not heard any more: the group has to say hello again
                 state = emit(without_conn(state, group.conn), CloseStream(conn=group.conn))
@@ -176,7 +178,7 @@ def _drain_idle(state: RunState) -> RunState:
     """Who wants to drain and takes part in nothing, or is held up by others, leaves at once."""
     held = state.change is not None and state.hold not in (Hold.NONE, Hold.REPORTS)
     for group in list(state.groups.values()):
-        idle = held or not any(is_member(gen, group) for gen in state.gens)
+        idle = held or not takes_part(state, group)
         if group.draining and group.live and not group.told_leave and not group.leaving and idle:
             state = send(state, group, Leave(reason="drained", success=True))
             state = change_group(state, group, told_leave=True)

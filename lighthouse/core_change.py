@@ -132,7 +132,7 @@ def _is_beyond_root(state: RunState, standing: Standing) -> bool:
 
 
 def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
-    """Whether an entry leads `group` to `newest`. A holder keeps it until all members have it, and for a joiner of its own.
+    """Whether an entry leads `group` to `newest`. Holders keep it until all members have it, and for their joiners.
 
     Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete.
     """

@@ -50,7 +50,9 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
             state = replace_gen(state, msgspec.structs.replace(gen, left=True))
         overtaken = report.abandoned > max(gen.number, state.change.number if state.change else 0)
         failed = report.failed and report.generation == gen.number >= report.abandoned
-        if failed or overtaken:
+        # It saw the old generation fail where others saw the switch: it will never enter the new one.
+        outside = report.failed and gen.planned and gen is state.gens[0] and report.generation < gen.number
+        if failed or overtaken or outside:
             why = report.reason or ("a change had begun" if overtaken else "its generation failed")
             state = with_(state, trouble=state.trouble or f"{group.name}: {why}")
     current = state.current

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from lighthouse.core_change import Standing, stand
 from lighthouse.core_evidence import release
-from lighthouse.core_state import Group, RunState, change_group, is_member, is_over, member_group, send, tell, with_
+from lighthouse.core_state import (
+    Group,
+    RunState,
+    change_group,
+    is_member,
+    is_over,
+    member_group,
+    send,
+    takes_part,
+    tell,
+    with_,
+)
 from lighthouse.core_values import Hold
 from lighthouse.names import natural_key
 from lighthouse.values import Heal, Role, Source, Stage
@@ -53,7 +64,7 @@ def _needs(state: RunState, group: Group, standing: Standing | None) -> bool:
         return False
     if standing is not None:
         return all(group.name != g.name for g in (*standing.on, *standing.behind))
-    return not any(is_member(gen, group) for gen in state.gens)
+    return not takes_part(state, group)
 
 
 def _release_over(state: RunState, donors: dict[str, Group]) -> RunState:
@@ -64,7 +75,7 @@ def _release_over(state: RunState, donors: dict[str, Group]) -> RunState:
         entered = state.current is not None and state.current.committed and is_member(state.current, group)
         if entered and state.change is None and not group.mismatched:
             state = change_group(release(state, group), group, heal=0, donor="", caught=False)
-        elif group.donor not in donors and not any(is_member(g, group) for g in state.gens):
+        elif group.donor not in donors and not takes_part(state, group):
             state = tell(state, "heal_again", f"its donor {group.donor} is gone", group.name)
             state = change_group(release(state, group), group, heal=0, donor="", caught=False)
     return state

@@ -76,10 +76,8 @@ def _give_up(state: RunState, plan: Plan, now: float) -> RunState:
             slow.append(member.name)
             if group is not None and not is_member(state.current, group):
                 failures = group.heal_failures + 1
-                again_s = now + min(2.0**failures, 60.0)
-                state = change_group(
-                    release(state, group), group, caught=False, heal=0, donor="", heal_failures=failures, retry_s=again_s
-                )
+                group = msgspec.structs.replace(group, heal_failures=failures, retry_s=now + min(2.0**failures, 60.0))
+                state = change_group(release(state, group), group, caught=False, heal=0, donor="")
     state = with_(state, plan=None, dirty=True)
     return tell(state, "plan_cancelled", "not opened in time by " + ", ".join(slow))
 
@@ -100,6 +98,7 @@ def _plan(state: RunState, current: Gen, now: float) -> RunState:
     if len(stays) < state.config.min_groups and drains:
         return _leave_unplanned(state, drains)
     wanted = tuple(sorted((*stays, *(_newcomer(g) for g in joins)), key=lambda m: natural_key(m.name)))
+    wanted = _filled(wanted, state.config.contributors_wanted)
     names = {m.name: m.incarnation for m in wanted}
     if state.plan is not None:
         planned = _plan_gen(state, state.plan).members
@@ -120,6 +119,17 @@ def _stays(group: Group | None, member: Member) -> bool:
     return group is None or not (group.draining or group.mismatched)
 
 
+def _filled(roster: tuple[Member, ...], wanted: int) -> tuple[Member, ...]:
+    """`roster` in which spares have taken the places of contributors who leave; nobody may be left to compute else."""
+    free = (wanted or len(roster)) - sum(m.role is Role.CONTRIBUTOR for m in roster)
+    filled = []
+    for member in roster:
+        if member.role is Role.SPARE and free > 0:
+            member, free = msgspec.structs.replace(member, role=Role.CONTRIBUTOR), free - 1
+        filled.append(member)
+    return tuple(filled)
+
+
 def _newcomer(group: Group) -> Member:
     return Member(name=group.name, incarnation=group.incarnation, role=Role.NEWCOMER, host=group.host)
 
@@ -135,7 +145,7 @@ def _leave_unplanned(state: RunState, drains: list[Group]) -> RunState:
 
 def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: float) -> RunState:
     number = state.last_number + 1
-    gen = new_gen(number, wanted)
+    gen = new_gen(number, wanted, planned=True)
     state = emit(state, StoreNumber(number=number), StoreClaim(number=number, roster=wanted, planned=True))
     plan = Plan(number=number, until_s=now + state.config.open_s, needed=len(_concerned(state, gen)))
     state = with_(state, last_number=number, gens=(*state.gens, gen), plan=plan)

@@ -95,11 +95,11 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
     gens = []
     for claim in sorted(stored.claims, key=lambda c: c.number):
         if claim.number == last:
-            gen = new_gen(claim.number, claim.roster)
+            gen = new_gen(claim.number, claim.roster, claim.planned)
             base = bases[claim.number]
             gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor, recalled=True))
         elif claim.number > last and claim.planned:
-            gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster), recalled=True))
+            gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster, True), recalled=True))
     newest = bases[last].version if last else state.newest
     return with_(state, gens=tuple(gens) if last else (), newest=newest)
 
@@ -165,7 +165,10 @@ def _beat(state: RunState, group: Group, version: Version) -> RunState:
 def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     if not group.caught:
         state = tell(state, "caught_up", "", group.name, step=version.step)
-    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0)
+    donor = state.groups.get(group.donor) if group.heal else None
+    # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
+    digest = donor.digest if donor is not None and donor.version == version else -group.incarnation
+    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0, digest=digest)
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:

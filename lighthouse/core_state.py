@@ -64,6 +64,7 @@ class Gen(Value, frozen=True):
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
+    planned: it is entered by a roll call, not by a base that the lighthouse sends
     """
 
     number: int
@@ -76,6 +77,7 @@ class Gen(Value, frozen=True):
     gone: frozenset[str] = frozenset()
     committed: bool = False
     recalled: bool = False
+    planned: bool = False
 
 
 class Change(Value, frozen=True):
@@ -185,7 +187,7 @@ def lease_clock(state: RunState, now: float) -> float:
 
 def in_grace(state: RunState, now: float) -> bool:
     """Whether less than one lease has passed since the start: nobody is judged yet."""
-    return lease_clock(state, now) < state.started_s + state.config.lease_s
+    return now < state.started_s + state.config.lease_s + state.paused_s
 
 
 def member_group(state: RunState, member: Member) -> Group | None:
@@ -194,14 +196,23 @@ def member_group(state: RunState, member: Member) -> Group | None:
     return group if group is not None and group.incarnation == member.incarnation else None
 
 
-def new_gen(number: int, roster: Roster) -> Gen:
+def new_gen(number: int, roster: Roster, planned: bool = False) -> Gen:
     """A generation that `roster` is to form."""
-    return Gen(number=number, roster=roster, members={m.name: m.incarnation for m in roster}, told=roster)
+    members = {m.name: m.incarnation for m in roster}
+    return Gen(number=number, roster=roster, members=members, told=roster, planned=planned)
 
 
 def is_member(gen: Gen | None, group: Group) -> bool:
     """Whether `group`, in its present incarnation, is in the roster of `gen`."""
     return gen is not None and gen.members.get(group.name) == group.incarnation
+
+
+def takes_part(state: RunState, group: Group) -> bool:
+    """Whether `group` is in the generation at work or in the pending plan. A cancelled plan does not count."""
+    plan = state.plan
+    return is_member(state.current, group) or any(
+        plan is not None and gen.number == plan.number and is_member(gen, group) for gen in state.gens
+    )
 
 
 def all_dead(state: RunState) -> bool:

@@ -56,9 +56,8 @@ def base(state: AgentState, message: Base, now: float) -> AgentState:
     if message.number < state.floor or message.number <= state.seat.generation or state.ending is not None:
         return noted(state, "base_refused", generation=shown(state, message.number))
     if not state.stand.usable:
-        return failed(
-            state, message.number, f"the base is {message.version}, and this group stands on an unfinished load"
-        )
+        reason = f"the base is {message.version}, and this group stands on an unfinished load"
+        return failed(state, message.number, reason)
     try:
         roster = resolved(state, message.roster)
     except ValueError:
@@ -75,7 +74,7 @@ def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none)
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
-        return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
+        return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
     # The report says that the group stands nowhere now: a `CaughtUp` of an older heal may be on its way.
     return put(state, joining=joining, report_due=True)
 
@@ -93,7 +92,7 @@ def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> A
         return _heal_failed(state, "the shards loaded different versions")
     state = put(
         state,
-        stand=Stand(version=message.version, cursor=message.cursor, stop=message.stop),
+        stand=Stand(version=message.version, cursor=message.cursor, stop=message.stop, loaded=True),
         joining=put(joining, phase=JoinPhase.FOLLOWING),
     )
     return ledgered(
@@ -152,7 +151,7 @@ def _heal_failed(state: AgentState, reason: str) -> AgentState:
     if joining is None:
         return state
     state = noted(state, "heal_failed", heal=joining.heal, reason=reason)
-    return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
+    return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
 
 
 # ---- record: a donor -----------------------------------------------------------------------------------------------
@@ -221,7 +220,7 @@ def apply(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         return _stuck(put(state, held=(None,) * state.config.shards), f"the entry leads to {name.end}, not to {wanted}")
     effects.append(ToRanks(message=Apply(name=name, cursor=state.stand.cursor + merged.slots)))
     state = fresh_step(applied(state, merged), now)
-    if state.level is None:
+    if merged.switch >= state.floor and state.level is None:
         return _follow_switch(state, merged.switch, now, effects)
     return state
 

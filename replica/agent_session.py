@@ -156,6 +156,8 @@ def greet(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     digest = 0
     for attach in attaches:
         digest = (digest * 0x9E3779B97F4A7C15 + attach.digest) & _MASK
+    if state.stand.loaded:  # whatever the ranks began with is gone: equal to nobody's
+        digest = (digest ^ (state.incarnation * 0x9E3779B97F4A7C15)) & _MASK
     hello = Hello(
         run_id=config.run_id,
         name=config.name,

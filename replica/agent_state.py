@@ -120,7 +120,10 @@ class Session(Value, frozen=True):
 
 
 class Stand(Value, frozen=True):
-    """What the weights are. answers: slots of the step that follows which this group sums, or will sum."""
+    """What the weights are. answers: slots of the step that follows which this group sums, or will sum.
+
+    loaded: they came from others, so that the digest of the initial weights says nothing of them
+    """
 
     version: Version = ROOT
     cursor: int = 0
@@ -128,6 +131,7 @@ class Stand(Value, frozen=True):
     usable: bool = True
     entries: tuple[EntryName, ...] = ()
     answers: tuple[int, ...] = ()
+    loaded: bool = False
 
 
 class Seat(Value, frozen=True):

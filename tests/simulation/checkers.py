@@ -1,7 +1,7 @@
 """The promises of DESIGN §1, each checked at every event of a simulated world.
 
-The checkers know the world from outside: what ranks computed, reduced and applied, what was stored, what agents entered.
-They share no code with the cores but the values.
+The checkers know the world from outside: what ranks computed, reduced and applied, what was stored, what agents
+entered. They share no code with the cores but the values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Virtual time: one thread, one heap of things to come, one seed.
 
-Everything in the simulated world happens in `Engine.run`, at a virtual time, in an order that the seed fixes. Each kind of
-chance draws from a generator of its own, so that a change to one kind (a fault more) leaves the others as they were.
+Everything in the simulated world happens in `Engine.run`, at a virtual time, in an order that the seed fixes. Each kind
+of chance draws from a generator of its own, so that a change to one kind (a fault more) leaves the others as they were.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Engine:
         return self._chances[kind]
 
     def after(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        """Has `act(*args)` happen in `delay_s` seconds; acts due at one time happen in the order they were asked for."""
+        """Has `act(*args)` happen in `delay_s` seconds; what is due at one time happens in the order of asking."""
         self._sequence += 1
         heapq.heappush(self._heap, (self.now + max(delay_s, 0.0), self._sequence, act, args))
 

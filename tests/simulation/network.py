@@ -1,9 +1,9 @@
 """The network between agents and the lighthouse: streams that keep order, break, stall and lose their tails.
 
 What is assumed of a stream is what TCP gives: bytes arrive in order, none twice, none missing before a later one. All
-else may happen: any delay; a cut, in one direction or both, that ends with everything delivered late; a break that either side
-hears of long after the other, and that loses what was under way; two streams of one group at a time, so that what was said
-on the older one arrives after what was said on the newer.
+else may happen: any delay; a cut, in one direction or both, that ends with everything delivered late; a break that
+either side hears of long after the other, and that loses what was under way; two streams of one group at a time, so
+that what was said on the older one arrives after what was said on the newer.
 """
 
 from __future__ import annotations
@@ -92,14 +92,12 @@ class Stream:
         self._put(way, message, self._network.delay())
 
     def close(self, way: int) -> None:
-        """The sender of `way` closes: the other side hears of it after all that was sent, and answers by closing too."""
+        """The sender of `way` closes: the other side hears of it after all that was sent, and closes too."""
         self._put(way, CLOSED, self._network.delay())
         self._put(1 - way, CLOSED, self._network.delay())
 
-    def break_off(
-        self, heard_after_s: tuple[float, float] | tuple[None, None] | tuple[float | None, float | None]
-    ) -> None:
-        """The stream breaks. Each side (lighthouse, agent) hears of it after so long, None: never; tails may be lost."""
+    def break_off(self, heard_after_s: tuple[float | None, float | None]) -> None:
+        """The stream breaks; (lighthouse, agent) hear of it after so long, None: never. Tails may be lost."""
         chance = self._engine.chance("network")
         for way, after_s in zip((UP, DOWN), heard_after_s, strict=True):
             self._ways[way].lossy = chance.random() < 0.6

@@ -1,7 +1,7 @@
 """One rank: the training thread of `replica/steps.py` as a state machine, around the real `replica.work.Book`.
 
-It computes every slot it is dealt, reduces, takes part in the roll call, and listens for verdicts only between attempts.
-What real ranks do in the background (opening, fetching, leaving abandoned collectives) happens here at once too.
+It computes every slot it is dealt, reduces, takes part in the roll call, and listens for verdicts only between
+attempts. What real ranks do in the background (opening, fetching, leaving abandoned collectives) happens at once too.
 """
 
 from __future__ import annotations

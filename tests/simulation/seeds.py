@@ -1,7 +1,7 @@
 """Worlds from seeds: faults of all kinds for a while, then calm, in which the run must recover, go on and finish.
 
-    python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
-    python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
+python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
+python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FAULTS_S = 10.0
 """Faults happen for so long (virtual seconds)."""
 
 RECOVER_S = 60.0
-"""Once faults stop, everybody is back at full strength and commits within so many virtual seconds: sessions (2 s), leases
-(2 s), a start (1 s), heals with back-off after earlier failures, openings that time out (5 s each)."""
+"""Once faults stop, everybody is back at full strength and commits within so many virtual seconds: sessions (2 s),
+leases (2 s), a start (1 s), heals with back-off after earlier failures, openings that time out (5 s each)."""
 
 FINISH_S = 30.0
 """A run that is asked to stop has finished, and everybody has left with success, within so many virtual seconds."""
@@ -77,20 +77,27 @@ def recover(world: World) -> None:
 def hopeless(world: World) -> bool:
     """Whether the run rightly waits for an operator: only a cold start can go on.
 
-    That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where no
-    live group has weights of the history.
+    That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where
+    no live group has weights of the history. Too few groups that are up are no defect either.
     """
     state = world.beacons[-1].state if world.beacons else None
-    if state is None or state.hold not in (Hold.COLD_START, Hold.FENCE):
+    if state is None:
+        return False
+    here = sum(g.agent is not None for g in world.groups.values())
+    if state.hold is Hold.TOO_FEW and here < world.spec.min_groups:
+        return True
+    if state.hold not in (Hold.COLD_START, Hold.FENCE):
         return False
     up = {(g.name, g.agent.incarnation) for g in world.groups.values() if g.agent is not None}
     unreachable = any(not gen.left and not up & set(gen.members.items()) for gen in state.gens)
-    weights = any(r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks)
+    weights = any(
+        r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks
+    )
     return unreachable or not state.gens or not weights
 
 
 def missing(world: World, since_s: float) -> list[str]:
-    """What full strength lacks: every group that is up is a member that committed lately, as many contribute as are wanted."""
+    """What full strength lacks: all that are up are members and committed lately, and enough of them contribute."""
     beacon = next((b for b in reversed(world.beacons) if b.alive), None)
     if beacon is None:
         return ["no lighthouse"]
@@ -102,7 +109,9 @@ def missing(world: World, since_s: float) -> list[str]:
     here = [g for g in world.groups.values() if g.agent is not None and g.exit_code is None and not g.drained]
     names = {m.name for m in current.roster}
     now = world.engine.now
-    lately = {who for at, who, end in world.watch.times if at > max(since_s, now - 6.0) and end.generation >= current.number}
+    lately = {
+        who for at, who, end in world.watch.times if at > max(since_s, now - 6.0) and end.generation >= current.number
+    }
     for group in here:
         if group.name not in names:
             lacks.append(f"{group.label} is no member")

@@ -23,8 +23,11 @@ class Superseded(Exception):
 
 
 class Store:
-    """What outlives lighthouses. `terms`: whether an older leader is refused everything, as a store with a leader counter
-    does; without it only contradictions are refused, which must be enough for safety."""
+    """What outlives lighthouses.
+
+    terms: an older leader is refused everything, as a store with a leader's counter does. Without it a paused leader
+    could still claim and base a number that its successor read as merely spent: two histories.
+    """
 
     def __init__(self, terms: bool = True) -> None:
         self.record = StoreRecord()

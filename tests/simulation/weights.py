@@ -1,8 +1,8 @@
 """Weights as what was applied to them.
 
-A state of weights is known by a number. It remembers its parent and the exact multiset of contributions of the step that
-made it from there: (weights that the gradient was computed on, slot counted in the run's order). So two equal states have
-the same history of sums, and no wrong sum can hide: the checkers look at every contribution.
+A state of weights is known by a number. It remembers its parent and the exact multiset of contributions of the step
+that made it from there: (weights that the gradient was computed on, slot counted in the run's order). So two equal
+states have the same history of sums, and no wrong sum can hide: the checkers look at every contribution.
 """
 
 from __future__ import annotations

@@ -155,5 +155,5 @@ class World:
 
     def run(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
         """Lets so much virtual time pass. Raises Broken where a promise was."""
-        self.engine.run(self.engine.now + seconds, enough)
+        self.engine.run(self.engine.now + seconds, lambda: bool(self.watch.wrong) or enough())
         self.watch.raise_broken()
