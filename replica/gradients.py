@@ -66,14 +66,22 @@ class Gradients:
         return None if grad is None else _local(grad)
 
     @torch.no_grad()
-    def copy_out(self, parameter: int, tensors: Sequence[torch.Tensor]) -> bool:
-        """Copies the local gradient to its place in `tensors`: zeros where there is none. Whether there is one."""
-        grad, there = self.local(parameter), self.layout.view(tensors, parameter)
-        if grad is None:
-            there.zero_()
-            return False
-        there.view(grad.shape).copy_(grad)
-        return True
+    def copy_out(self, parameters: Sequence[int], tensors: Sequence[torch.Tensor]) -> list[bool]:
+        """Copies local gradients to their places in `tensors`: zeros where there is none. Which of them there are."""
+        places, found, missing = [], [], []
+        grads = [self.local(parameter) for parameter in parameters]
+        for parameter, grad in zip(parameters, grads, strict=True):
+            place = self.layout.view(tensors, parameter)
+            if grad is None:
+                missing.append(place)
+            else:
+                places.append(place.view(grad.shape))
+                found.append(grad)
+        if found:
+            torch._foreach_copy_(places, found)
+        if missing:
+            torch._foreach_zero_(missing)
+        return [grad is not None for grad in grads]
 
     @torch.no_grad()
     def add_over_shards(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -95,15 +103,18 @@ class Gradients:
     @torch.no_grad()
     def write_back(self, buckets: Sequence[torch.Tensor], presence: Sequence[bool]) -> None:
         """Makes `.grad` of every parameter a copy of its place in `buckets`; None where it is not present."""
+        grads, places = [], []
         for i, (parameter, present) in enumerate(zip(self.parameters, presence, strict=True)):
             if not present:
                 parameter.grad = None
                 continue
-            grad = self.local(i)
-            if grad is None:
+            if parameter.grad is None:
                 parameter.grad = _new_grad(parameter)
-                grad = _local(parameter.grad)
-            grad.copy_(self.layout.view(buckets, i).view(grad.shape))
+            grad = _local(parameter.grad)
+            grads.append(grad)
+            places.append(self.layout.view(buckets, i).view(grad.shape))
+        if grads:
+            torch._foreach_copy_(grads, places)
 
     def drop(self) -> None:
         """Forgets all gradients."""

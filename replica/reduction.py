@@ -7,7 +7,8 @@ and the next attempt starts from there.
 
 A parameter whose hook fires more than once in one backward (a module used twice, with some wrappers) cannot be copied
 at its first firing. Which those are is learnt from a backward before; until one has been seen there is no overlap. That
-is a local choice: it changes when buckets are launched, not what is in them or their order.
+is a local choice: it changes when buckets are launched, not what is in them or their order. A parameter that no slot
+uses holds back its bucket, and those after it, until the flush.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Reduction:
         """
         try:
             if self._failure is None:
-                self._fill(parameter)
+                self._fill([parameter])
                 self._launch()
         except BaseException as failure:  # noqa: B036 whatever it is, a hook must not let it out
             self._failure = failure
@@ -82,9 +83,7 @@ class Reduction:
         """
         if self._failure is not None and not isinstance(self._failure, CommunicatorLost):
             raise self._failure
-        for parameter, filled in enumerate(self._filled):
-            if not filled:
-                self._fill(parameter)
+        self._fill([parameter for parameter, filled in enumerate(self._filled) if not filled])
         counts = self._tensors[-1]
         counts.copy_(torch.tensor(self._present, dtype=torch.int32))
         self._gradients.add_over_shards(self._tensors)
@@ -113,17 +112,18 @@ class Reduction:
         presence = tuple(bool(n) for n in self._tensors[-1].tolist())
         return Reduced(buckets=buckets, presence=presence, grad_sq=float(total))
 
-    def _fill(self, parameter: int) -> None:
-        if self._filled[parameter]:
-            if self.launched(parameter):
+    def _fill(self, parameters: Sequence[int]) -> None:
+        for parameter in parameters:
+            if self._filled[parameter] and self.launched(parameter):
                 raise ReplicaError(
                     f"the gradient of {self._gradients.names[parameter]} was completed twice in one backward, after it "
                     "had been sent: give Replica(overlap=False)"
                 )
-            self._missing[self._gradients.layout.places[parameter].bucket] += 1
-        self._present[parameter] = self._gradients.copy_out(parameter, self._tensors)
-        self._filled[parameter] = True
-        self._missing[self._gradients.layout.places[parameter].bucket] -= 1
+        for parameter, present in zip(parameters, self._gradients.copy_out(parameters, self._tensors), strict=True):
+            self._present[parameter] = present
+            if not self._filled[parameter]:
+                self._filled[parameter] = True
+                self._missing[self._gradients.layout.places[parameter].bucket] -= 1
 
     def _launch(self) -> None:
         """Launches buckets as far as they are complete, in order; those of unsharded parameters after the flush."""

@@ -16,8 +16,13 @@ def slot_seed(seed: int, step: int, slot: int, shard_rank: int) -> int:
 
 
 def seed_slot(seed: int, step: int, slot: int, shard_rank: int) -> None:
-    """Seeds torch (all devices), Python's `random` and numpy for the slot that is about to run."""
+    """Seeds torch (the CPU, and devices in use), Python's `random` and numpy for the slot that is about to run."""
     value = slot_seed(seed, step, slot, shard_rank)
-    torch.manual_seed(value)
+    # torch.manual_seed keeps a call, with its stack, for every kind of device that was never used: milliseconds at each
+    # slot, and memory for ever.
+    torch.default_generator.manual_seed(value)
+    for kind in (torch.cuda, torch.xpu):
+        if kind.is_initialized():
+            kind.manual_seed_all(value)
     random.seed(value)
     np.random.seed(value & 0xFFFF_FFFF)

@@ -89,6 +89,11 @@ def train(told: dict[str, Any]) -> dict[str, Any]:
             "gloo", init_method=f"file://{told['store']}", rank=environment.shard_rank, world_size=environment.shards
         )
     model, optimizer, scheduler = build(told["kind"])
+    phases: list[tuple[str, int, float, float, float]] = []
+
+    def note(phase: str, step: int) -> None:
+        phases.append((phase, step, time.perf_counter(), time.thread_time(), time.process_time()))
+
     replica = Replica(
         model=model,
         optimizer=optimizer,
@@ -101,20 +106,22 @@ def train(told: dict[str, Any]) -> dict[str, Any]:
         dataset_length=SAMPLES,
         bucket_bytes=told.get("bucket_bytes", 600),
         environment=environment,
+        observer=note if told.get("phases") else None,
     )
-    did: dict[str, Any] = {"slots": [], "results": [], "hashes": {}, "error": "", "seconds": []}
-    began = time.perf_counter()
+    did: dict[str, Any] = {"slots": [], "results": [], "hashes": {}, "error": "", "phases": phases}
     try:
         for step in replica.steps():
             for slot in step:
+                note("slot", step.number)
                 compute(model, step, slot, did, told)
+                note("computed", step.number)
             step.apply()
             if step.result is not None:
                 version = f"{step.result.version}"
                 did["results"].append([version, step.result.loss, step.result.tokens, step.result.skipped])
-                did["hashes"][version] = state_hash(model, optimizer, scheduler)
-                did["seconds"].append(time.perf_counter() - began)
-            began = time.perf_counter()
+                if not told.get("phases"):
+                    did["hashes"][version] = state_hash(model, optimizer, scheduler)
+            note("end", step.number)
     except LeaveError as left:
         did["error"] = str(left)
     else:
@@ -129,7 +136,15 @@ def compute(model: nn.Module, step: Any, slot: Slot, did: dict[str, Any], told: 
     loss_sum, tokens = loss_of(model, slot.number, slot.samples)
     if told.get("raise_at") == step.number:
         raise RuntimeError("this is what the program does wrong")
-    step.backward(loss_sum, tokens)
+    if told.get("overflow_at") == [step.number, slot.index]:
+        loss_sum = loss_sum * float("inf")
+    wrong = told.get("misuse")
+    if wrong == "apply in the loop":
+        step.apply()
+    if wrong != "no backward":
+        step.backward(loss_sum if wrong != "detached" else loss_sum.detach(), tokens)
+    if wrong == "backward twice":
+        step.backward(loss_sum, tokens)
     did["slots"].append([step.number, slot.index, list(slot.samples)])
 
 

@@ -129,6 +129,7 @@ class Fleet:
         self.stage: tuple[int, ...] = ()
         self.planned: tuple[int, list[Group], list[Group]] | None = None
         self.takes_over = True
+        self.digests = True
 
     # ---- processes -------------------------------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class Fleet:
             version=group.version,
             cursor=group.cursor,
             slots=mine,
-            digest=True,
+            digest=self.digests,
             farewell=farewell,
         )
 

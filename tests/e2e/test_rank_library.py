@@ -127,6 +127,20 @@ def test_slots_of_a_killed_group_are_taken_over(fleets: Any, shards: int, kind: 
     consumed(fleet)
 
 
+def test_a_step_that_overflows_changes_nothing_but_the_schedule(fleets: Any) -> None:
+    fleet = fleets()
+    members = [fleet.spawn(f"g{i}", overflow_at=[1, 3]) for i in range(2)]
+    fleet.attach_all()
+    fleet.form(members)
+    fleet.finish()
+    did = [fleet.did(g) for g in members]
+    assert [r[3] for r in did[0]["results"]] == [False, True, False, False]
+    assert did[0]["hashes"] == did[1]["hashes"]
+    assert did[0]["hashes"]["(1, 1)"] != did[0]["hashes"]["(2, 1)"], "the schedule moved"
+    with np.load(fleet.folder / "g0-0.npz") as found:
+        assert all(np.isfinite(found[name]).all() for name in found)
+
+
 def test_two_groups_die_one_after_the_other_in_one_step(fleets: Any) -> None:
     fleet = fleets()
     members = [fleet.spawn(f"g{i}") for i in range(3)]
@@ -222,6 +236,26 @@ def test_a_prepared_generation_is_entered_between_two_steps(fleets: Any) -> None
     assert all(m.switch == 0 for m in members[0].merged), "g2 has not opened it, so nobody switches"
     fleet.finish()
     agree(fleet, *members)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("apply in the loop", "comes after the loop"),
+        ("no backward", "slot 0 was left out"),
+        ("backward twice", "once for each slot"),
+        ("detached", "requires a gradient"),
+    ],
+)
+def test_misuse_is_told_in_words(fleets: Any, wrong: str, says: str) -> None:
+    fleet = fleets()
+    group = fleet.spawn("g0", misuse=wrong)
+    fleet.attach_all()
+    fleet.takes_over = False
+    fleet.form([group])
+    fleet.until(lambda: group.dead)
+    raised = [m for _, m in group.said if isinstance(m, Raised)]
+    assert len(raised) == 1 and says in raised[0].traceback.splitlines()[-1]
 
 
 def test_what_a_program_does_wrong_reaches_the_agent(fleets: Any) -> None:

@@ -1,0 +1,167 @@
+"""Gradients into buckets and back, on a communicator of one and on single-process models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from replica.buckets import ScratchPool
+from replica.communicator import CommunicatorLost
+from replica.errors import MisuseError, ReplicaError
+from replica.gradients import Gradients, describe, squared_norm
+from replica.reduction import Hooks, Reduction
+from replica.solo import SoloCommunicator
+
+
+class Twice(nn.Module):
+    """A layer that is used twice, one that is never used, and a frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.again = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 4)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.frozen(self.again(self.again(x)))).sum()
+
+
+def made(bucket_bytes: int = 20) -> tuple[Twice, Gradients]:
+    model = Twice()
+    return model, Gradients(model, shards=1, shard_rank=0, group=None, bucket_bytes=bucket_bytes)
+
+
+def once(model: Twice) -> None:
+    model(torch.ones(2, 4)).backward()
+
+
+def test_reduced_gradients_are_the_local_sums_and_absent_ones_stay_absent() -> None:
+    model, gradients = made()
+    hooks = Hooks(gradients, overlap=True)
+    once(model)
+    hooks.backward_done()
+    reduction = Reduction(gradients, gradients.layout.allocate())
+    reduction.over(SoloCommunicator(1))
+    assert hooks.arm(reduction)
+    once(model)
+    hooks.backward_done()
+    assert reduction.launched(len(gradients.parameters) - 1), "the first bucket left during backward"
+    wanted = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    reduction.flush()
+    seen: list[int] = []
+    reduced = reduction.finish(SoloCommunicator(1), lambda: seen.append(1))
+    assert seen == [1]
+    assert reduced.presence == tuple(not n.startswith("unused") for n in gradients.names)
+    assert reduced.grad_sq == pytest.approx(sum(float(g.double().square().sum()) for g in wanted.values()))
+    gradients.drop()
+    gradients.write_back(reduced.buckets, reduced.presence)
+    for name, parameter in model.named_parameters():
+        if name in wanted:
+            assert parameter.grad is not None and torch.equal(parameter.grad, wanted[name])
+        else:
+            assert parameter.grad is None
+
+
+def test_nothing_overlaps_until_a_backward_has_been_seen() -> None:
+    model, gradients = made()
+    hooks = Hooks(gradients, overlap=True)
+    assert not hooks.arm(Reduction(gradients, gradients.layout.allocate()))
+    once(model)
+    hooks.backward_done()
+    assert hooks.arm(Reduction(gradients, gradients.layout.allocate()))
+
+
+def test_hooks_never_raise_and_a_lost_communicator_leaves_the_sums() -> None:
+    model, gradients = made()
+    hooks = Hooks(gradients, overlap=True)
+    once(model)
+    hooks.backward_done()
+    lost = SoloCommunicator(1)
+    lost.abandon("for the test")
+    reduction = Reduction(gradients, gradients.layout.allocate())
+    reduction.over(lost)
+    hooks.arm(reduction)
+    once(model)
+    hooks.backward_done()
+    reduction.flush()
+    with pytest.raises(CommunicatorLost, match="for the test"):
+        reduction.finish(lost, lambda: None)
+    again = Reduction(gradients, gradients.layout.allocate())
+    again.flush()
+    reduced = again.finish(SoloCommunicator(2), lambda: None)
+    assert model.out.weight.grad is not None
+    at = gradients.names.index("out.weight")
+    assert torch.equal(gradients.layout.view(reduced.buckets, at), model.out.weight.grad.flatten())
+
+
+def test_a_gradient_that_is_completed_again_after_it_was_sent_is_an_error_not_a_wrong_sum() -> None:
+    model, gradients = made()
+    reduction = Reduction(gradients, gradients.layout.allocate())
+    reduction.over(SoloCommunicator(1))
+    once(model)
+    last = len(gradients.parameters) - 1
+    for parameter in (last, last - 1, last):
+        reduction.fill(parameter)
+    with pytest.raises(ReplicaError, match="overlap=False"):
+        reduction.flush()
+
+
+def test_a_gradient_that_fires_repeatedly_is_left_to_the_flush() -> None:
+    model, gradients = made()
+    hooks = Hooks(gradients, overlap=True)
+    model.out(torch.ones(4)).backward()
+    model.out(torch.ones(4)).backward()
+    hooks.backward_done()
+    reduction = Reduction(gradients, gradients.layout.allocate())
+    reduction.over(SoloCommunicator(1))
+    hooks.arm(reduction)
+    model.out(torch.ones(4)).backward()
+    model.out(torch.ones(4)).backward()
+    hooks.backward_done()
+    reduction.flush()
+    at = gradients.names.index("out.weight")
+    reduced = reduction.finish(SoloCommunicator(1), lambda: None)
+    assert torch.equal(gradients.layout.view(reduced.buckets, at), torch.full((4,), 4.0))
+
+
+def test_clipping_does_not_reach_what_an_entry_holds() -> None:
+    model, gradients = made()
+    pool = ScratchPool(gradients.layout)
+    once(model)
+    reduction = Reduction(gradients, pool.take())
+    reduction.flush()
+    reduced = reduction.finish(SoloCommunicator(1), lambda: None)
+    before = [b.clone() for b in reduced.buckets]
+    gradients.write_back(reduced.buckets, reduced.presence)
+    for grad in gradients.locals():
+        grad.mul_(0.1)
+    assert all(torch.equal(a, b) for a, b in zip(before, reduced.buckets, strict=True))
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_the_norm_is_finite_iff_all_elements_are(bad: float) -> None:
+    values = torch.full((3_000_000,), 1e30)
+    assert float(squared_norm(values)) == pytest.approx(3e66)
+    values[2_999_999] = bad
+    assert not torch.isfinite(squared_norm(values))
+    assert float(squared_norm(torch.empty(0))) == 0.0
+
+
+def test_models_differ_by_names_shapes_dtypes_and_what_is_trained() -> None:
+    same = describe(Twice())
+    assert describe(Twice()) == same
+    assert describe(Twice().double()) != same
+    assert describe(Twice().requires_grad_(False)) != same
+
+
+def test_plain_parameters_in_a_group_of_several_shards_need_the_process_group() -> None:
+    with pytest.raises(MisuseError, match="init_process_group"):
+        Gradients(Twice(), shards=2, shard_rank=0, group=None, bucket_bytes=100)
+
+
+def test_a_model_without_trainable_parameters_is_refused() -> None:
+    with pytest.raises(MisuseError, match="no parameter"):
+        Gradients(Twice().requires_grad_(False), shards=1, shard_rank=0, group=None, bucket_bytes=100)
