@@ -100,10 +100,11 @@ def status_table(status: RunStatus) -> Table:
     if status.loss:
         title += f", loss {status.loss:.3f}, {status.step_s:.2f} s a step"
     table = Table(title=title, caption=status.hold and f"hold: {status.hold}", title_justify="left")
-    for column in ("group", "incarnation", "state", "step", "generation", "heard", "host", "detail"):
-        table.add_column(
-            column, justify="right" if column in ("incarnation", "step", "generation", "heard") else "left"
-        )
+    columns = ["group", "incarnation", "state", "step", "generation", "heard", "host"]
+    detailed = any(group.detail for group in status.groups)
+    for column in [*columns, "detail"] if detailed else columns:
+        right = column in ("incarnation", "step", "generation", "heard")
+        table.add_column(column, justify="right" if right else "left", no_wrap=column != "detail")
     for group in status.groups:
         table.add_row(
             group.name,
@@ -113,7 +114,7 @@ def status_table(status: RunStatus) -> Table:
             str(generation(group.version.generation, status.first_number)) if group.version.step else "-",
             f"{group.last_heard_s:.1f} s ago",
             group.host,
-            group.detail,
+            *([group.detail] if detailed else []),
         )
     return table
 
