@@ -67,7 +67,7 @@ def hold(state: RunState, now: float) -> Hold:
 
 def wake_at(state: RunState, now: float) -> float | None:
     """When a deadline passes next (seconds), None if there is none."""
-    times = [state.retry_s]
+    times = [state.retry_s, state.plan_again_s]
     if len(state.groups) or state.gens:
         times.append(state.check_s + state.paused_s)
     if state.change is not None:

@@ -74,6 +74,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
         gens=(gen, *later),
         history=state.history.extended(start.number, start.version),
         plan=None if state.plan and state.plan.number <= start.number else state.plan,
+        plan_failures=0,
         dirty=True,
     )
     store = StoreBase(number=start.number, version=start.version, cursor=cursor, reported=True)

@@ -33,11 +33,12 @@ from lighthouse.values import Leave, Member, Prepare, Ready, Role
 def advance(state: RunState, now: float) -> RunState:
     """Plans what joins and drains ask for, and lets a plan that everybody opened be entered."""
     plan = state.plan
-    if plan is not None and not plan.ready and plan.opened == len(_plan_gen(state, plan).roster):
+    if plan is not None and not plan.ready and plan.opened == plan.needed:
         state = _make_ready(state, plan)
     due = plan is not None and not plan.ready and now >= plan.until_s
     if due and plan is not None:
         state = _give_up(state, plan, now)
+    due = due or 0 < state.plan_again_s <= now
     if not state.dirty and not due:
         return state
     current = state.current
@@ -109,7 +110,9 @@ def _plan(state: RunState, current: Gen, now: float) -> RunState:
             return tell(with_(state, plan=None), "plan_cancelled", "it is not needed any more")
     elif names == current.members:
         return state
-    return _prepare(state, current, wanted, now)
+    if now < state.plan_again_s:
+        return state
+    return _prepare(with_(state, plan_again_s=0.0), current, wanted, now)
 
 
 def _stays(group: Group | None, member: Member) -> bool:
@@ -134,7 +137,7 @@ def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: flo
     number = state.last_number + 1
     gen = new_gen(number, wanted)
     state = emit(state, StoreNumber(number=number), StoreClaim(number=number, roster=wanted, planned=True))
-    plan = Plan(number=number, until_s=now + state.config.open_s)
+    plan = Plan(number=number, until_s=now + state.config.open_s, needed=len(_concerned(state, gen)))
     state = with_(state, last_number=number, gens=(*state.gens, gen), plan=plan)
     first = member_group(state, wanted[0])
     rendezvous = first.rendezvous if first is not None else ()

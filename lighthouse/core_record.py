@@ -8,6 +8,7 @@ from lighthouse.core_evidence import forget, learn_start, release, take_report
 from lighthouse.core_hello import take_hello, without_conn
 from lighthouse.core_state import (
     Group,
+    Plan,
     RunState,
     change_group,
     emit,
@@ -133,7 +134,7 @@ def _message(state: RunState, group: Group, message: Up, now: float) -> RunState
         case Opened():
             return _opened(state, group, message.number)
         case Failure():
-            return _failure(state, group, message)
+            return _failure(state, group, message, now)
         case Died():
             state = tell(state, "died", message.reason, group.name, shard_rank=message.shard_rank)
             return forget(state, group, True, f"{group.name} died: {message.reason}")
@@ -175,13 +176,30 @@ def _opened(state: RunState, group: Group, number: int) -> RunState:
     return change_group(state, group, opened=number)
 
 
-def _failure(state: RunState, group: Group, failure: Failure) -> RunState:
-    if not any(g.number == failure.number for g in state.gens):
+def _failure(state: RunState, group: Group, failure: Failure, now: float) -> RunState:
+    if not state.gens:
         return state
-    if failure.number != state.gens[0].number and not (state.plan and state.plan.number == failure.number):
+    if failure.number == state.gens[0].number:
+        state = tell(state, "failure", failure.reason, group.name)
+        return with_(state, trouble=state.trouble or f"{group.name}: {failure.reason}")
+    if state.plan is not None and failure.number == state.plan.number and not state.plan.broken:
+        return _plan_failed(state, state.plan, group, failure, now)
+    return state
+
+
+def _plan_failed(state: RunState, plan: Plan, group: Group, failure: Failure, now: float) -> RunState:
+    """A planned generation did not open: the present one is untouched by that, and it is tried again a little later."""
+    failures = state.plan_failures + 1
+    again_s = now + min(0.1 * 2.0**failures, 10.0)
+    state = tell(state, "plan_failed", failure.reason, group.name, failures=failures)
+    plan = msgspec.structs.replace(plan, broken=True)
+    state = with_(state, plan=plan, plan_failures=failures, plan_again_s=again_s)
+    if is_member(state.current, group):
         return state
-    state = tell(state, "failure", failure.reason, group.name)
-    return with_(state, trouble=state.trouble or f"{group.name}: {failure.reason}")
+    wait_s = min(2.0**group.heal_failures, 60.0)
+    state = release(state, group)
+    fields = {"caught": False, "heal": 0, "donor": "", "heal_failures": group.heal_failures + 1}
+    return change_group(state, group, retry_s=now + wait_s, **fields)
 
 
 def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) -> RunState:

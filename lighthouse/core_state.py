@@ -88,14 +88,15 @@ class Change(Value, frozen=True):
 
 
 class Plan(Value, frozen=True):
-    """A planned generation whose communicators are being opened; `opened` of its members have. Its roster is its Gen's.
+    """A planned generation whose communicators are being opened; `opened` of `needed` groups have (leavers say so too). Its roster is its Gen's.
 
-    broken: a member may have missed a message of it
+    broken: a member may have missed a message of it, or could not open it
     ready: everybody was told to be, and may enter it in any roll call from now on
     """
 
     number: int
     until_s: float
+    needed: int = 0
     opened: int = 0
     ready: bool = False
     broken: bool = False
@@ -135,6 +136,8 @@ class RunState(Value, frozen=True):
     ended: str = ""
     dirty: bool = True
     retry_s: float = 0.0
+    plan_failures: int = 0
+    plan_again_s: float = 0.0
     outbox: tuple[Effect, ...] = ()
 
     @property

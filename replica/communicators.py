@@ -38,12 +38,17 @@ class Communicators:
         self._say = say
         self._lock = threading.Lock()
         self._generations: dict[int, _Generation] = {}
+        self._left = 0
         self._floor = 0
 
     def open(self, number: int, place: int, size: int, rendezvous: str, *, planned: bool) -> None:
         """Begins to open generation `number`, unless it has begun or is over. planned: tell the agent how it went."""
         with self._lock:
             if number < self._floor or number in self._generations:
+                return
+            if size == 0:  # a generation without this group: there is nothing to open, but its number is to be named
+                self._left = number
+                self._say(RankOpened(number=number))
                 return
             opening = self._open(number, place, size, rendezvous)
             generation = _Generation(opening=opening, announced=planned)
@@ -67,6 +72,10 @@ class Communicators:
             if generation is None or number < self._floor:
                 return None
             return generation.communicator
+
+    def can_name(self, number: int) -> bool:
+        """Whether planned generation `number` is open here, or is one that this group leaves with."""
+        return self._left == number or self.opened(number) is not None
 
     def get(self, number: int) -> Communicator:
         """The communicator of `number`, waiting until it is open. Raises CommunicatorLost."""

@@ -224,7 +224,7 @@ class StepLoop:
 
     def _roll_call(self, work: Work, communicator: Communicator) -> None:
         self._drain()
-        if self.book.ready and self._parts.communicators.opened(self.book.ready) is not None:
+        if self.book.ready and self._parts.communicators.can_name(self.book.ready):
             self.book = opened(self.book, self.book.ready)
         stop, save = self._wishes()
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
