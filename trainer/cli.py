@@ -58,6 +58,9 @@ def main() -> int:
         return USAGE_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as in `bellrock … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

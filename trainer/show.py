@@ -92,7 +92,7 @@ def _short(value: str) -> str:
 
 
 def status_table(status: RunStatus) -> Table:
-    """The quorum and how each group stands."""
+    """The quorum and how each group stands: its incarnation, and the version that it has (step, generation)."""
     at = generation(status.number, status.first_number)
     title = f"run {status.run_id}: step {status.version.step}, generation {at}"
     if status.finished:
@@ -100,18 +100,21 @@ def status_table(status: RunStatus) -> Table:
     if status.loss:
         title += f", loss {status.loss:.3f}, {status.step_s:.2f} s a step"
     table = Table(title=title, caption=status.hold and f"hold: {status.hold}", title_justify="left")
-    for column in ("group", "incarnation", "state", "step", "committed in", "last heard", "host", ""):
-        table.add_column(column, justify="right" if column in ("incarnation", "step", "last heard") else "left")
+    columns = ["group", "incarnation", "state", "step", "generation", "heard", "host"]
+    detailed = any(group.detail for group in status.groups)
+    for column in [*columns, "detail"] if detailed else columns:
+        right = column in ("incarnation", "step", "generation", "heard")
+        table.add_column(column, justify="right" if right else "left", no_wrap=column != "detail")
     for group in status.groups:
         table.add_row(
             group.name,
             str(group.incarnation),
             group.state,
             str(group.version.step),
-            f"generation {generation(group.version.generation, status.first_number)}" if group.version.step else "-",
+            str(generation(group.version.generation, status.first_number)) if group.version.step else "-",
             f"{group.last_heard_s:.1f} s ago",
             group.host,
-            group.detail,
+            *([group.detail] if detailed else []),
         )
     return table
 
