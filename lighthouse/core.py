@@ -164,6 +164,11 @@ def _change(state: RunState, now: float) -> RunState:
         return core_change.advance(core_change.begin(state, state.trouble, now), now)
     if not state.gens and _may_form(state, now):
         return core_change.advance(core_change.begin(state, "first formation", now), now)
+    if not state.gens and len(state.groups):
+        config = state.config
+        wanted = f"{config.groups_wanted} (and for --min-groups {config.min_groups} after {config.join_wait_s:g} s)"
+        text = f"more groups: {len(state.groups)} of --groups-wanted {wanted} are here"
+        return core_change.held(state, Hold.FORMING, text, now)
     return state
 
 

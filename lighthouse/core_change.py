@@ -35,7 +35,7 @@ from lighthouse.core_state import (
 from lighthouse.core_values import Hold, StoreBase, StoreClaim, StoreNumber, StoreSetup
 from lighthouse.deal import even_deal, lost_deal
 from lighthouse.names import natural_key
-from lighthouse.values import ROOT, Abandon, Base, Member, Role, RosterChange, Source, Value, Version
+from lighthouse.values import ROOT, Abandon, Base, Holding, Member, Role, RosterChange, Source, Value, Version
 
 
 class Standing(Value, frozen=True):
@@ -71,13 +71,13 @@ def advance(state: RunState, now: float) -> RunState:
         return state
     waits = _awaited(state, change, now)
     if waits:
-        return _held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
+        return held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
     if standing is not None and hold is Hold.TOO_FEW and is_over(state, standing.version, _stopped(standing)):
         return finish(state, standing.version)  # nothing is left to commit, so nobody is needed for it
     if standing is None or hold is not Hold.NONE:
-        return _held(state, hold, text, now)
+        return held(state, hold, text, now)
     return _form(state, change, standing)
 
 
@@ -160,12 +160,17 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
     return Hold.NONE, ""
 
 
-def _held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
+def held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
+    """`state` in which the run holds, for `hold`; people and groups are told once what it waits for."""
     if state.hold is hold and state.hold_text == text:
         return state
     since = state.hold_since_s if state.hold is hold else now
     state = with_(state, hold=hold, hold_text=text, hold_since_s=since, dirty=True)
-    return state if hold is Hold.REPORTS else tell(state, "hold", f"waits for {text}")
+    if hold is Hold.REPORTS:
+        return state
+    for group in state.groups.values():
+        state = send(state, group, Holding(reason=f"waits for {text}"))
+    return tell(state, "hold", f"waits for {text}")
 
 
 # ---- claim and base ------------------------------------------------------------------------------------------------

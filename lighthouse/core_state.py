@@ -90,8 +90,9 @@ class Change(Value, frozen=True):
 
 
 class Plan(Value, frozen=True):
-    """A planned generation whose communicators are being opened; `opened` of `needed` groups have (leavers say so too). Its roster is its Gen's.
+    """A planned generation whose communicators are being opened. Its roster is its Gen's.
 
+    opened, needed: how many groups have opened it, of how many that have to (leavers say so too)
     broken: a member may have missed a message of it, or could not open it
     ready: everybody was told to be, and may enter it in any roll call from now on
     """

@@ -3,8 +3,8 @@
 python job.py --out FOLDER --steps 12 [--fsdp] [--die PHASE@STEP --die-group g1 --die-shard 0] [--delay-s 0.02]
 
 PHASE is where this rank ends itself with SIGKILL, once in the life of FOLDER: forward, backward, bucket, gradients,
-roll_call, voted, apply, applied, open, load. The run ends after the step that follows the appearance of FOLDER/enough; then each
-rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to FOLDER/steps.
+roll_call, voted, apply, applied, open, load. The run ends after the step that follows the appearance of FOLDER/enough;
+then each rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to FOLDER/steps.
 """
 
 from __future__ import annotations
