@@ -21,6 +21,7 @@ import numpy
 
 from lighthouse.client import NotAllowed, Unreachable, status_now
 from lighthouse.core_values import RunStatus
+from trainer.evidence import commits
 
 JOB = Path(__file__).parent / "job.py"
 RUN = "e2e"
@@ -216,15 +217,13 @@ def check_consumed(ledgers: dict[str, list[dict[str, Any]]]) -> int:
     ledgers: by group. A step that exists twice is told apart by the generation that committed it; the history is the
     chain that leads to the newest version.
     """
-    made: dict[tuple[int, int], dict[str, list[int]]] = {}
-    parent: dict[tuple[int, int], tuple[int, int]] = {}
-    for name, lines in ledgers.items():
-        for line in lines:
-            version = (line["step"], line["generation"])
-            if line["event"] in ("commit", "apply"):
-                parent[version] = (line["from_step"], line["from_generation"])
-            if line["event"] == "commit":
-                made.setdefault(version, {})[name] = list(line["slots"])
+    made = commits(ledgers)
+    parent = {
+        (line["step"], line["generation"]): (line["from_step"], line["from_generation"])
+        for lines in ledgers.values()
+        for line in lines
+        if line["event"] in ("commit", "apply")
+    }
     last = version = max(parent)
     while version[0] > 0:
         dealt = made.get(version, {})

@@ -77,9 +77,7 @@ def test_another_run_id(trains: Cluster) -> None:
         (("--seed", "4"), "seed", ("3", "4")),
     ],
 )
-def test_another_configuration(
-    trains: Cluster, flags: tuple[str, ...], field: str, values: tuple[str, ...]
-) -> None:
+def test_another_configuration(trains: Cluster, flags: tuple[str, ...], field: str, values: tuple[str, ...]) -> None:
     trains.group("g1", *DELAY, *flags)
     assert trains.wait_exit("g1") == 2, trains.logs()
     said = next(line for line in trains.log("g1").splitlines() if "differs" in line)
