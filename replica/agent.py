@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import secrets
@@ -125,7 +126,9 @@ async def run_agent(options: AgentOptions) -> int:
 
 async def _run(options: AgentOptions, output: Output, ledger: Appender | None, journal: Journal | None) -> int:
     mark = secrets.token_hex(16)
-    lock = GroupLock(options.lock_folder or Path(f"/tmp/bellrock-{os.getuid()}"), options.run_id, options.name, mark)
+    # Runs of one name but with tokens of their own are different runs, and may share a host.
+    run = f"{options.run_id}.{hashlib.sha256(options.token.encode()).hexdigest()[:8]}"
+    lock = GroupLock(options.lock_folder or Path(f"/tmp/bellrock-{os.getuid()}"), run, options.name, mark)
     hands = Hands(ledger=ledger, journal=journal, output=output, lock=lock, folder=lock.own_folder, mark=mark)
     loop = AgentLoop(options.config(), options, hands)
     with _signals(loop):

@@ -173,6 +173,10 @@ def _agreed(state: AgentState, now: float) -> AgentState:
     return noted(state, "ranks_attached", life=state.life.number)
 
 
+MISCONFIGURED = f"exit code {CONFIG}"
+"""How a program says that it was started wrongly: to start it again would not help."""
+
+
 def _failure(code: int, traceback: str) -> tuple[str, str]:
     """What happened, for people; and a key that is equal for identical failures (numbers in it do not count)."""
     lines = [line.strip() for line in traceback.splitlines() if line.strip()]
@@ -239,6 +243,9 @@ def bury(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
             resume_at=now + pause,
         ),
     )
+    if cause.key == MISCONFIGURED:
+        reason = f"{reason}: its command or configuration is wrong, as it says above; mend that, then start again"
+        return ending(state, now, CONFIG, reason, kill=True, told=True)
     if cause.counts and alike >= config.restart_limit:
         reason = f"the same failure ended {alike} lives in a row ({reason}); find its reason before starting again"
         return ending(state, now, FAILED, reason, kill=True, told=True)

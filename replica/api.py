@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from lighthouse.values import Version
 from replica.apply import Apply
-from replica.assembly import Assembly, ReplicaOptions, assemble
+from replica.assembly import Assembly, ReplicaOptions, assemble, exit_on_misuse
 from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
@@ -190,6 +190,7 @@ class Replica:
         environment: RankEnvironment | None = None,
         observer: Observer | None = None,
     ) -> None:
+        exit_on_misuse()
         self._options = ReplicaOptions(
             slots=slots,
             slot_size=slot_size,

@@ -80,11 +80,11 @@ class Assembly:
         """Attaches to the agent, and sees to it that it learns of an uncaught exception."""
         before = sys.excepthook
 
-        def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+        def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             if not isinstance(error, LeaveError):
                 self.parts.link.say(Raised(traceback="".join(traceback.format_exception(kind, error, trace))))
             self.parts.link.close()
-            return before(kind, error, trace)
+            before(kind, error, trace)
 
         sys.excepthook = tell
         atexit.register(self.close)
@@ -110,6 +110,20 @@ class Assembly:
         self.parts.healing.close()
         self.parts.communicators.close()
         self.rendezvous.close()
+
+
+def exit_on_misuse() -> None:
+    """Has an uncaught MisuseError end this process with exit code 2: its agent then does not start it again."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if isinstance(error, MisuseError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(2)
+
+    sys.excepthook = hook
 
 
 def assemble(

@@ -10,7 +10,7 @@ import pytest
 from e2e.cluster import Cluster
 
 Reference = Callable[[int], numpy.ndarray]
-REFERENCE_STEPS = 600
+REFERENCE_STEPS = 1000
 
 
 @pytest.fixture
