@@ -51,7 +51,7 @@ Only a net: stalls are judged by the lighthouse.
 """
 
 _CONNECT_S = 10.0
-_SLICE_S = 0.02
+_SLICE_S = 0.05
 _GRACE_S = 0.05
 _QUIET_S = 0.003
 _ARRIVE_S = 0.015
