@@ -176,7 +176,7 @@ class Opening:
         failure = ""
         try:
             opened = opener(invitation, self._deadline)
-        except Exception as error:  # whatever it is, this generation cannot be opened here
+        except Exception as error:  # noqa: BLE001 - whatever it is, this generation cannot be opened here
             failure = f"generation {self._number} could not be opened: {error}"
         self._deadline.close()
         with self._lock:
@@ -195,7 +195,7 @@ def _opener(backend: str) -> Callable[[Invitation, Deadline], Communicator]:
 
         return open_gloo
     if backend == "nccl":
-        from replica.nccl import open_nccl
+        from replica.nccl import nccl_opener
 
-        return open_nccl
+        return nccl_opener()
     raise ValueError(f'backend is "gloo" or "nccl", not {backend!r}')

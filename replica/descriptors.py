@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,6 +23,9 @@ socket_lock = threading.Lock()
 
 Other code of ours that opens *listening* sockets in a rank may hold it while it does, to stay out of that comparison.
 """
+
+_TCP_INFO_BYTES = 136
+"""Of Linux' struct tcp_info, up to and with tcpi_bytes_received."""
 
 Address = tuple[str, int]
 Noted = tuple[int, int]
@@ -74,13 +78,39 @@ def connections(before: set[Noted], local: Address, peers: Iterable[Address]) ->
     return found
 
 
-def shut_down(sockets: Iterable[Noted]) -> None:
-    """Shut down both directions of each socket that is still the one noted. The owner sees errors and closes it."""
-    for noted in sockets:
-        with _duplicate(noted) as sock:
-            if sock is not None:
-                with suppress(OSError):  # the other side was first
-                    sock.shutdown(socket.SHUT_RDWR)
+class Held:
+    """Duplicates of noted sockets: their connections last, whatever the owner does, until `close`.
+
+    Made and used by one thread at a time. A socket that is not the one noted any more is left out.
+    """
+
+    def __init__(self, sockets: Iterable[Noted]) -> None:
+        self._held: list[socket.socket] = []
+        for noted in sockets:
+            with _duplicate(noted) as sock:
+                if sock is not None:
+                    self._held.append(sock.dup())
+
+    def received_bytes(self) -> int:
+        """How much has arrived on all of them since they were connected; 0 where the kernel does not say."""
+        total = 0
+        for sock in self._held:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            if len(info) == _TCP_INFO_BYTES:
+                total += struct.unpack_from("=Q", info, _TCP_INFO_BYTES - 8)[0]
+        return total
+
+    def shut_down(self, how: int) -> None:
+        """`shutdown(2)` on each: socket.SHUT_RD, _WR or _RDWR. The owner, who reads from it, is told at once."""
+        for sock in self._held:
+            with suppress(OSError):  # the other side was first
+                sock.shutdown(how)
+
+    def close(self) -> None:
+        """Let the connections go; idempotent."""
+        for sock in self._held:
+            sock.close()
+        self._held = []
 
 
 def keep_from_programs(sockets: Iterable[Noted]) -> None:

@@ -1,10 +1,14 @@
 """Collectives on the CPU over TCP: torch's ProcessGroupGloo, used directly, with a way to end it.
 
 What makes it end: after the opening, the sockets that gloo opened are found (accepted at its own listener, or connected
-to the listeners that the other members posted) and noted. Abandoning shuts them down, upon which gloo fails whatever it
-has in flight, also towards a stopped peer. gloo's own `abort` and `shutdown` do not do that. One gap remains: when a
-connection ends, gloo forgets to fail the transfer that is half done on it. A later transfer of the same collective,
-already posted, fails in its place, except in a collective's last moments; then the work does not end.
+to the listeners that the other members posted) and noted. Abandoning shuts them down, upon which gloo fails what it has
+in flight, also towards a stopped peer. gloo's own `abort` and `shutdown` do not do that.
+
+It is done gently, because gloo forgets to fail the one transfer that is half done on a connection when that ends (in
+`Pair::signalException`: a receive whose first bytes came, a send whose write was refused); a work that waits for just
+that one does not end. So an abandonment waits a few ms until nothing arrives any more, then shuts down reading only, and
+keeps the connections until the works have ended, so that no write is refused here or at a peer that abandons, too.
+What is left is a peer that died in the middle of a collective's last transfers.
 
 What happens afterwards is left to a thread: it waits until all works have ended and only then lets the process group
 go, because its destructor waits for works while it holds the GIL. If works do not end, the communicator stays in the
@@ -20,6 +24,7 @@ import ctypes
 import math
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -30,8 +35,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from replica.board_store import BoardStore
 from replica.communicator import Communicator, CommunicatorLost, Invitation, Pending
-from replica.descriptors import Noted, connections, fork_guard, keep_from_programs, open_sockets, shut_down, socket_lock
+from replica.descriptors import Held, Noted, connections, fork_guard, keep_from_programs, open_sockets, socket_lock
 from replica.gloo_device import Device, Devices
 from replica.rendezvous import Board, Deadline, GaveUp, join_address, split_address
 from replica.solo import Ended, SoloCommunicator
@@ -45,8 +51,11 @@ Only a net: stalls are judged by the lighthouse.
 """
 
 _CONNECT_S = 10.0
-_SLICE_S = 0.02
-_GRACE_S = 0.02
+_SLICE_S = 0.05
+_GRACE_S = 0.05
+_QUIET_S = 0.003
+_ARRIVE_S = 0.015
+_GENTLE_S = 0.06
 _REAP_S = 2.0
 
 
@@ -75,28 +84,6 @@ def open_gloo(invitation: Invitation, deadline: Deadline) -> Communicator:
 def graveyard_size() -> int:
     """How many communicators could not be ended yet."""
     return _shell.sweep()
-
-
-class BoardStore(dist.Store):  # type: ignore[name-defined, misc]
-    """A board as torch's Store, as far as opening a process group needs one."""
-
-    def __init__(self, board: Board) -> None:
-        super().__init__()
-        self._board = board
-
-    def set(self, key: str, value: str | bytes) -> None:
-        self._board.post(f"store/{key}", value if isinstance(value, bytes) else value.encode())
-
-    def get(self, key: str) -> bytes:
-        return self._board.get(f"store/{key}")
-
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait for all keys; the deadline is the board's."""
-        for key in keys:
-            self._board.get(f"store/{key}")
-
-    def check(self, keys: list[str]) -> bool:
-        return all(self._board.has(f"store/{key}") for key in keys)
 
 
 def _connect(
@@ -188,6 +175,7 @@ class GlooCommunicator:
         self._lock = threading.RLock()
         self._in_flight: list[_GlooPending] = []
         self._reason = ""
+        self._held = Held(())
         self._orderly = False
         self._immortal = False
         fork_guard.keep(self, (*sockets, device.listener), self._forked)
@@ -211,7 +199,7 @@ class GlooCommunicator:
     def all_gather(self, record: torch.Tensor) -> tuple[Pending, torch.Tensor]:
         mine = record.detach().clone()
         matrix = torch.zeros(self.size * mine.numel(), dtype=torch.uint8)
-        options = distributed_c10d.AllgatherOptions()
+        options = distributed_c10d.AllgatherOptions()  # type: ignore[attr-defined]
         options.timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         with self._lock:
             work = self._usable()._allgather_base(matrix, mine, options)
@@ -246,14 +234,19 @@ class GlooCommunicator:
         self._immortal = True
 
     def reap(self, deadline_s: float) -> bool:
-        """Wait for the works' ends, then give everything back. False if they did not end in time."""
+        """End the works, then give everything back. False if they did not end in time."""
         end = time.monotonic() + deadline_s
-        while self._in_flight:
-            if not self._in_flight[0].ended(max(0.0, end - time.monotonic())):
+        if not self._orderly:
+            self._let_arrive(min(_ARRIVE_S, deadline_s))
+        self._held.shut_down(socket.SHUT_RD)
+        if not self._works_end(min(end, time.monotonic() + _GENTLE_S)):
+            self._held.shut_down(socket.SHUT_RDWR)
+            self._held.close()
+            if not self._works_end(end):
                 return False
-            del self._in_flight[0]
         while any(_same(noted) for noted in self._sockets) and time.monotonic() < end:
             time.sleep(0.001)  # gloo's thread closes them once it sees them shut down
+        self._held.close()
         fork_guard.release(self)
         if self._immortal:
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._group))
@@ -261,6 +254,24 @@ class GlooCommunicator:
         if self._orderly and self._device is not None:
             _shell.devices.give(self._device)
         self._device = None
+        return True
+
+    def _let_arrive(self, deadline_s: float) -> None:
+        """Return when all works have ended, or nothing has arrived for a while."""
+        received = self._held.received_bytes()
+        end = time.monotonic() + deadline_s
+        quiet_at = time.monotonic() + _QUIET_S
+        while time.monotonic() < min(end, quiet_at) and not all(pending.done() for pending in self._in_flight):
+            time.sleep(_QUIET_S / 3)
+            now = self._held.received_bytes()
+            if now != received:
+                received, quiet_at = now, time.monotonic() + _QUIET_S
+
+    def _works_end(self, end: float) -> bool:
+        while self._in_flight:
+            if not self._in_flight[0].ended(max(0.0, end - time.monotonic())):
+                return False
+            del self._in_flight[0]
         return True
 
     def _usable(self) -> Any:  # torch's stub of ProcessGroupGloo lacks its collectives
@@ -274,7 +285,7 @@ class GlooCommunicator:
         return pending
 
     def _end(self) -> None:
-        shut_down(self._sockets)
+        self._held = Held(self._sockets)
         _shell.bury(self)
 
     def _forked(self) -> None:
