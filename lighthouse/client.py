@@ -108,7 +108,7 @@ async def open_session(address: str, *, token: str = "", timeout_s: float = 5.0)
     try:
         async with _deadline(timeout_s, address):
             await channel.channel_ready()
-        call = LighthouseStub(channel).Session(metadata=token_metadata(token))  # type: ignore[no-untyped-call]
+        call = LighthouseStub(channel).Session(metadata=token_metadata(token))
         return Session(address, channel, call)
     except BaseException:
         await channel.close()
@@ -119,7 +119,7 @@ async def status(address: str, *, token: str = "", run_id: str = "", timeout_s: 
     """How a run stands; `run_id` "" means the only one. Raises Unreachable or NotAllowed."""
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         with _errors(address):
-            stub = LighthouseStub(channel)  # type: ignore[no-untyped-call]
+            stub = LighthouseStub(channel)
             request = StatusRequest(run_id=run_id)
             reply = await stub.Status(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
             answer: RunStatus = from_proto(reply, RunStatus)
@@ -137,7 +137,7 @@ async def watch(
         with _errors(address):
             async with _deadline(timeout_s, address):
                 await channel.channel_ready()
-            stub = LighthouseStub(channel)  # type: ignore[no-untyped-call]
+            stub = LighthouseStub(channel)
             request = WatchRequest(run_id=run_id, history=history)
             async for event in stub.Watch(request, metadata=token_metadata(token)):
                 yield from_proto(event, Happened)
@@ -146,7 +146,7 @@ async def watch(
 def status_now(address: str, *, token: str = "", run_id: str = "", timeout_s: float = 5.0) -> RunStatus:
     """`status`, for callers without an event loop."""
     with grpc.insecure_channel(address, options=OPTIONS) as channel, _errors(address):
-        stub = LighthouseStub(channel)  # type: ignore[no-untyped-call]
+        stub = LighthouseStub(channel)
         request = StatusRequest(run_id=run_id)
         reply = stub.Status(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
         answer: RunStatus = from_proto(reply, RunStatus)
@@ -156,7 +156,7 @@ def status_now(address: str, *, token: str = "", run_id: str = "", timeout_s: fl
 def watch_now(address: str, *, token: str = "", run_id: str = "", history: bool = True) -> Iterator[Happened]:
     """`watch`, for callers without an event loop; blocks while nothing happens."""
     with grpc.insecure_channel(address, options=OPTIONS) as channel, _errors(address):
-        stub = LighthouseStub(channel)  # type: ignore[no-untyped-call]
+        stub = LighthouseStub(channel)
         request = WatchRequest(run_id=run_id, history=history)
         for event in stub.Watch(request, metadata=token_metadata(token)):
             yield from_proto(event, Happened)

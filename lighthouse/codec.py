@@ -32,8 +32,12 @@ def check(value: type[Any], message: type[Proto]) -> None:
     _plan(value, message)
 
 
-@cache
 def _plan(value: Any, message: Any) -> tuple[tuple[str, Convert, Convert], ...]:
+    return _worked_out(value, message)
+
+
+@cache
+def _worked_out(value: Any, message: Any) -> tuple[tuple[str, Convert, Convert], ...]:
     hints = get_type_hints(value)
     ours = [f.name for f in msgspec.structs.fields(value)]
     theirs = {f.name: f for f in message.DESCRIPTOR.fields}

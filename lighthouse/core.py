@@ -31,7 +31,7 @@ from lighthouse.core_values import CloseStream, Effect, EndRun, GroupStanding, H
 from lighthouse.names import natural_key
 from lighthouse.values import Leave, Role
 
-__all__ = ["decide", "hold", "new_run", "record", "status", "wake_at"]
+__all__ = ["RunState", "decide", "hold", "new_run", "record", "status", "wake_at"]
 
 
 def new_run(config: RunConfig) -> RunState:

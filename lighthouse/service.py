@@ -258,7 +258,7 @@ class Server:
         interceptors = (TokenInterceptor(token),) if token else ()
         self._server = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
         self._health = health_aio.HealthServicer()
-        add_LighthouseServicer_to_server(LighthouseService(runs, farewell_s=farewell_s), self._server)  # type: ignore[no-untyped-call]
+        add_LighthouseServicer_to_server(LighthouseService(runs, farewell_s=farewell_s), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, bind: str, port: int) -> int:

@@ -112,7 +112,9 @@ def exited(state: AgentState, event: RankExited, now: float) -> AgentState:
         state = _left(state, event)
     elif life.phase is LifePhase.UP and life.cause is None:
         killed = event.code in _FROM_OUTSIDE and not event.traceback
-        state = lost(state, event.shard_rank, *_failure(event.code, event.traceback), killed=killed)
+        misused = event.code == CONFIG  # as programs say that they were started wrongly
+        reason, key = _failure(event.code, event.traceback)
+        state = lost(state, event.shard_rank, reason, key, killed=killed, misused=misused)
         life = put(life, cause=state.life.cause)
     if len(life.gone) == state.config.shards and (life.phase is LifePhase.ENDING or state.ending is not None):
         life = put(life, phase=LifePhase.DOWN)
@@ -120,14 +122,22 @@ def exited(state: AgentState, event: RankExited, now: float) -> AgentState:
 
 
 def lost(
-    state: AgentState, shard_rank: int, reason: str, key: str, killed: bool = False, counts: bool = True
+    state: AgentState,
+    shard_rank: int,
+    reason: str,
+    key: str,
+    *,
+    killed: bool = False,
+    counts: bool = True,
+    misused: bool = False,
 ) -> AgentState:
     """With the present life to be ended, if that is not so already. The first cause is kept."""
     life = state.life
     if life.cause is not None or life.phase is not LifePhase.UP or state.ending is not None:
         return state
+    slot = life.hands[shard_rank]
     cause = Cause(
-        shard_rank=shard_rank, reason=reason, key=key, slot=life.hands[shard_rank], killed=killed, counts=counts
+        shard_rank=shard_rank, reason=reason, key=key, slot=slot, killed=killed, counts=counts, misused=misused
     )
     return put(state, life=put(life, cause=cause))
 
@@ -171,10 +181,6 @@ def _agreed(state: AgentState, now: float) -> AgentState:
         numbers[field] = int(first[field])
     state = put(state, slots=numbers["slots"], steps=numbers["steps"])
     return noted(state, "ranks_attached", life=state.life.number)
-
-
-MISCONFIGURED = f"exit code {CONFIG}"
-"""How a program says that it was started wrongly: to start it again would not help."""
 
 
 def _failure(code: int, traceback: str) -> tuple[str, str]:
@@ -243,7 +249,7 @@ def bury(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
             resume_at=now + pause,
         ),
     )
-    if cause.key == MISCONFIGURED:
+    if cause.misused:
         reason = f"{reason}: its command or configuration is wrong, as it says above; mend that, then start again"
         return ending(state, now, CONFIG, reason, kill=True, told=True)
     if cause.counts and alike >= config.restart_limit:

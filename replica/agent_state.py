@@ -60,6 +60,7 @@ class Cause(Value, frozen=True):
     """Why a life ends: the first thing that went wrong in it.
 
     key: equal for identical failures; slot: in hand, counted in the run's order, -1 if none
+    misused: the rank was started wrongly: to start it again would not help
     """
 
     shard_rank: int
@@ -68,6 +69,7 @@ class Cause(Value, frozen=True):
     slot: int = -1
     killed: bool = False
     counts: bool = True
+    misused: bool = False
 
 
 class Life(Value, frozen=True):

@@ -67,9 +67,7 @@ class AgentLink:
         self._closing = False
         self._over: _Ended | None = None
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
-        self._call: Any = AgentStub(self._channel).Attach(  # type: ignore[no-untyped-call]
-            self._outgoing(), metadata=metadata, wait_for_ready=True
-        )
+        self._call: Any = AgentStub(self._channel).Attach(self._outgoing(), metadata=metadata, wait_for_ready=True)
         self._reader = threading.Thread(target=self._read, name="bellrock-attach", daemon=True)
 
     def attach(self, first: Attach) -> None:

@@ -6,15 +6,16 @@ in flight, also towards a stopped peer. gloo's own `abort` and `shutdown` do not
 
 It is done gently, because gloo forgets to fail the one transfer that is half done on a connection when that ends (in
 `Pair::signalException`: a receive whose first bytes came, a send whose write was refused); a work that waits for just
-that one does not end. So an abandonment waits a few ms until nothing arrives any more, then shuts down reading only, and
-keeps the connections until the works have ended, so that no write is refused here or at a peer that abandons, too.
+that one does not end. So an abandonment waits a few ms until nothing arrives any more, then shuts down reading only,
+and keeps the connections until the works have ended, so that no write is refused here or at a peer that abandons, too.
 What is left is a peer that died in the middle of a collective's last transfers.
 
 What happens afterwards is left to a thread: it waits until all works have ended and only then lets the process group
 go, because its destructor waits for works while it holds the GIL. If works do not end, the communicator stays in the
 graveyard with its works and their tensors, and is looked at again at the next opening; `wait` does not wait for it.
 
-Of a generation's members two may live in one process (tests do), not more. Cost: three threads and size - 1 sockets a communicator. Collectives are rings; opening connects everyone to everyone.
+Of a generation's members two may live in one process (tests do), not more. Cost: three threads and
+size - 1 sockets a communicator. Collectives are rings; opening connects everyone to everyone.
 """
 
 from __future__ import annotations

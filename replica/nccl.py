@@ -1,4 +1,4 @@
-"""Collectives between GPUs: torch's ProcessGroupNCCL, used directly. Written against torch 2.13; not yet run on two GPUs.
+"""Collectives between GPUs: torch's ProcessGroupNCCL, used directly. Not yet run on two GPUs.
 
 Three things differ from gloo:
 
@@ -112,7 +112,7 @@ class _NcclPending:
         self._keep = ()
 
     def done(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        return bool(self._event.query())
 
 
 class NcclCommunicator:
@@ -125,7 +125,7 @@ class NcclCommunicator:
         self.device = device
         self._group = group
         self._store = store
-        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._side = torch.cuda.Stream(device)
         self._lock = threading.RLock()
         self._reason = ""
 
@@ -154,7 +154,7 @@ class NcclCommunicator:
             work = self._group._allgather_base(gathered, mine)
             work.wait()  # orders the side stream after it; does not block
             host.copy_(gathered.view(self.size, -1), non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()
             event.record(self._side)
         return _NcclPending(self, event, (work, mine, gathered, host)), host
 
@@ -185,7 +185,7 @@ class NcclCommunicator:
         """An event on the side stream, after the work."""
         with torch.cuda.stream(self._side):
             work.wait()
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()
             event.record(self._side)
             return event
 

@@ -41,7 +41,7 @@ class Rank:
         return self.attached and not self.gone and not self.book.leaving
 
     def act(self, queue: list[Any]) -> bool:
-        """Acts on the next message of its inbox, in order, a verdict only where it waits for one; False if it cannot."""
+        """Acts on the next message of its inbox, in order (a verdict only where it waits for one), if it can."""
         if not self.speaks or self.read == len(queue):
             return False
         message = queue[self.read]

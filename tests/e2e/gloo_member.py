@@ -1,6 +1,7 @@
 """A member of generations, told line by line on standard input what to do; answers each with a line of JSON.
 
-Lines are "verb argument …", with numbers as arguments; times in answers are CLOCK_MONOTONIC seconds, which all processes
+Lines are "verb argument …", with numbers as arguments; times in answers are CLOCK_MONOTONIC seconds, which all
+processes
 of a host share. Communicators and collectives are kept by number; a verb acts on the generation given first.
 """
 

@@ -123,7 +123,7 @@ def test_user_code_raises(trains: Cluster) -> None:
     log = trains.log("g6")
     assert log.count("RuntimeError: the user's own mistake") >= 2, "once for each life"
     assert log.count("Traceback") == trains.lives("g6", ended=True)
-    assert "g1" in log and "rank 0" in log
+    assert "[g6/0]" in log and "rank 0" in log
 
 
 def test_missing_and_empty_data(cluster: Callable[..., Cluster], tmp_path: Path) -> None:

@@ -169,7 +169,8 @@ def test_abandoning_ends_a_sum_with_a_stopped_peer(start: Start, rendezvous: str
 def test_faults_at_random_moments_of_sums(start: Start, rendezvous: str) -> None:
     """A stopped peer in the middle of several sums: whoever abandons is told so quickly, whatever gloo makes of it.
 
-    gloo may leave a work that had its last transfer half done in the graveyard; that must be rare, and must harm nobody.
+    gloo may leave a work that had its last transfer half done in the graveyard; that must be rare, and
+    harm nobody.
     """
     seed = random.randrange(1 << 30)
     print("seed", seed)
