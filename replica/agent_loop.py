@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lighthouse.values import Died, Goodbye, Leave
+from lighthouse.values import Abandon, Died, Goodbye, Leave
 from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_files import Appender
 from replica.agent_journal import Journal
@@ -55,6 +55,9 @@ from replica.values import Commit, Quit, Raised, RankDown, RankUp
 
 INTERRUPTED = 130
 """Exit code after a second SIGINT, as shells have it."""
+DEATH_PATIENCE_S = 0.02
+"""How long a rank that has begun to exit may take for it before an Abandon is answered."""
+
 ATTACH_GRACE_S = 2.0
 """How long a rank may live after its Attach ended, though it was not told to leave."""
 DUMP_S = 0.5
@@ -268,6 +271,9 @@ class AgentLoop:
         """A lighthouse that wants a group to start anew has seen it stall: then people want to see its stacks."""
         if isinstance(event, LighthouseSaid) and isinstance(event.message, Leave):
             self._restart_told = event.message.restart
+        if isinstance(event, LighthouseSaid) and isinstance(event.message, Abandon):
+            # Others may know of a death here before we do: what is reported next must not count on the dead.
+            self._ranks.notice_deaths(DEATH_PATIENCE_S)
         self._deliver(event)
 
     def _rank_said(self, life: int, shard_rank: int, message: RankUp) -> None:

@@ -22,6 +22,9 @@ import time
 KIN_VARIABLE = "BELLROCK_KIN"
 """Environment variable that holds the kin mark of an agent in all of its ranks and in what they start."""
 
+PF_EXITING = 0x4
+"""Flag of a task that is being torn down (Linux, include/linux/sched.h)."""
+
 
 def this_boot() -> str:
     """A name of this boot and this pid namespace: pids and start times mean something only within one."""
@@ -38,6 +41,16 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_dying(pid: int) -> bool:
+    """Whether the process has begun to exit: its sockets may be closed some time before it can be waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & PF_EXITING)
 
 
 def signal_process(pid: int, started: int, number: int) -> bool:

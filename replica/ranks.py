@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -118,6 +119,12 @@ class Ranks:
         """Whether this rank of this life has not ended."""
         rank = self._ranks.get(shard_rank)
         return rank is not None and rank.life == life
+
+    def notice_deaths(self, patience_s: float) -> None:
+        """Says `on_exit` now for every rank that has begun to exit, waiting `patience_s` at most for each to end."""
+        for rank in list(self._ranks.values()):
+            if processes.is_dying(rank.process.pid) and select.select([rank.pidfd], [], [], patience_s)[0]:
+                self._ended(rank)
 
     async def gone(self) -> None:
         """Waits until no rank is left, then ends what they left behind."""
