@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lighthouse.values import EntryName, Source, Version
+from lighthouse.values import ROOT, EntryName, Source, Version
 from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Merged, UpToDate
 from simulation.weights import Sum
 
@@ -48,6 +48,7 @@ class Healing:
         self.staged: dict[int, Snapshot] = {}
         self.held: dict[EntryName, Entry] = {}
         self._turn = 0
+        self._needed = ROOT
 
     # ---- for others ------------------------------------------------------------------------------------------------
 
@@ -58,10 +59,10 @@ class Healing:
         self.owed[heal] = rank.book.version
 
     def drop(self, heal: int) -> None:
-        """That heal is over."""
+        """That heal is over. What members may still need of the last step is not its business."""
         self.staged.pop(heal, None)
         self.owed.pop(heal, None)
-        self.release_log()
+        self._trim()
 
     def forget(self) -> None:
         """The state is about to be written over: nothing of it can be served any more."""
@@ -70,8 +71,12 @@ class Healing:
         self.log.clear()
 
     def release_log(self) -> None:
-        """What every member has by now is dropped, unless a joiner is owed it."""
-        since = min([self._rank.book.version, *self.owed.values()])
+        """Every member has what leads to the present version: it is dropped, unless a joiner is owed it."""
+        self._needed = self._rank.book.version
+        self._trim()
+
+    def _trim(self) -> None:
+        since = min([self._needed, *self.owed.values()])
         for version in [v for v in self.log if v < since]:
             del self.log[version]
 
