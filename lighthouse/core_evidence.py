@@ -38,6 +38,7 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
     """Notes what `group` stands for, the bases it brings, and whether its generation is over for it."""
     for start in sorted(report.starts, key=lambda s: s.number):
         state = learn_start(state, start)
+    group = state.groups.get(group.name) or group  # what was just learned may concern the reporter itself
     if report.abandoned < group.report.abandoned:
         return state
     stands = report.version.step >= 0
