@@ -41,7 +41,7 @@ from replica.agent_values import (
     TookOver,
     ToRanks,
 )
-from replica.values import Attach, Mark, MarkKind, Quit, Raised
+from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, Raised
 
 DONE, FAILED, CONFIG, FENCED = 0, 1, 2, 3
 """Exit codes: left with success; gave up, may be tried again; to be configured otherwise; another has the name."""
@@ -310,6 +310,9 @@ def quit_ranks(state: AgentState, now: float, effects: list[Effect]) -> AgentSta
     if way.told or way.kill or None in life.attached:
         effects.append(EndRanks(life=life.number))
         return put(state, life=put(life, phase=LifePhase.ENDING), ending=put(way, told=True))
+    # A rank may be in a collective that never ends: it has to come out of it to hear anything.
+    if 0 < state.seat.generation >= state.floor:
+        effects.append(ToRanks(message=Abandoned(number=state.seat.generation + 1)))
     effects.append(ToRanks(message=Quit(success=way.success, reason=way.reason)))
     return put(state, ending=put(way, told=True))
 
