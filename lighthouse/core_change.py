@@ -87,7 +87,8 @@ def _stopped(standing: Standing) -> bool:
 
 def _awaited(state: RunState, change: Change, now: float) -> list[str]:
     """Names of members that may still report. Nobody is awaited longer than one lease, or judged in the first one."""
-    late, grace = now >= change.until_s, in_grace(state, now)
+    late = now >= change.until_s
+    grace = in_grace(state, now) or (change.again and not late)
     waits = []
     for name, incarnation, gone in _members(state):
         group = state.groups.get(name)
@@ -111,10 +112,13 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = [g for g in reporters if not (g.leaving or g.loading) and state.history.contains(g.report.version)]
+    reporters = [g for g in reporters if not g.loading and state.history.contains(g.report.version)]
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
+    # A leaver is taken back in only if a step that it committed would be lost without it.
+    if any(g.report.version == newest and not g.leaving for g in reporters):
+        reporters = [g for g in reporters if not g.leaving]
     on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
     if newest == ROOT:
         first = next((g for g in on if is_member(state.current, g)), on[0])
@@ -134,8 +138,11 @@ def _is_beyond_root(state: RunState, standing: Standing) -> bool:
 def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
     """Whether an entry leads `group` to `newest`. Holders keep it until all members have it, and for their joiners.
 
-    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete.
+    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete. Who has tried in vain
+    heals: it may be cut off from its peers for as long as it likes, and they do not wait for it.
     """
+    if group.unlevelled == group.report.version:
+        return False
     member = any(is_member(gen, group) for gen in state.gens)
     owed = {g.name for g in on if member or (group.caught and group.donor == g.name)}
     return any(g.name in owed and holds_entry(g.report, group.report.version, newest) for g in on)
@@ -274,5 +281,5 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
             stop=stop,
         )
         state = send(state, group, base)
-        state = change_group(state, group, caught=False)
+        state = change_group(state, group, caught=False, leaving=False)
     return state

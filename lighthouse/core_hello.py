@@ -111,6 +111,9 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
         reason = state.ended or "the run is finished"
         return send(state, group, Leave(reason=reason, success=state.finished is not None))
     if state.change:
+        if member and not state.change.again and now >= state.change.until_s:
+            until_s = now + state.config.lease_s
+            state = with_(state, change=msgspec.structs.replace(state.change, again=True, until_s=until_s))
         state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
     elif state.gens and not member:
         state = send(state, group, Abandon(number=state.gens[0].number, reason="the run went on without it"))

@@ -183,11 +183,18 @@ def _failure(state: RunState, group: Group, failure: Failure, now: float) -> Run
     if not state.gens:
         return state
     if failure.number == state.gens[0].number:
-        state = tell(state, "failure", failure.reason, group.name)
+        state = _cannot_level(tell(state, "failure", failure.reason, group.name), group)
         return with_(state, trouble=state.trouble or f"{group.name}: {failure.reason}")
     if state.plan is not None and failure.number == state.plan.number and not state.plan.broken:
         return _plan_failed(state, state.plan, group, failure, now)
     return state
+
+
+def _cannot_level(state: RunState, group: Group) -> RunState:
+    """Notes that a member which had to level to its base, or to the switch, did not get there."""
+    base, here = state.gens[0].version, group.report.version
+    behind = is_member(state.gens[0], group) and group.report.generation < state.gens[0].number and here != base
+    return change_group(state, group, unlevelled=here) if behind else state
 
 
 def _plan_failed(state: RunState, plan: Plan, group: Group, failure: Failure, now: float) -> RunState:

@@ -26,6 +26,7 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
@@ -50,6 +51,7 @@ class Group(Value, frozen=True):
     donor: str = ""
     heal_failures: int = 0
     retry_s: float = 0.0
+    unlevelled: Version | None = None
 
     @property
     def live(self) -> bool:
@@ -81,12 +83,16 @@ class Gen(Value, frozen=True):
 
 
 class Change(Value, frozen=True):
-    """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then."""
+    """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then.
+
+    again: a member that had been lost is back, so others may be as well: they were given one more lease, once
+    """
 
     number: int
     reason: str
     since_s: float
     until_s: float
+    again: bool = False
 
 
 class Plan(Value, frozen=True):
