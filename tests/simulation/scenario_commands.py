@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lighthouse.values import Version
-from simulation.network import LIGHTHOUSE
 from simulation.seeds import missing
 from simulation.stage import REDUCE, ROLL_CALL, Stage
 from simulation.store import Store
@@ -138,6 +137,12 @@ def _(stage: Stage, name: str) -> bool:
 def _(stage: Stage, name: str) -> bool:
     agent = stage.groups[name].agent
     return agent is not None and agent.floor > agent.seat.generation
+
+
+@condition("NAME may switch")
+def _(stage: Stage, name: str) -> bool:
+    agent = stage.groups[name].agent
+    return agent is not None and any(plan.ready_told for plan in agent.plans)
 
 
 @condition("NAME has left")

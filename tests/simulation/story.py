@@ -89,13 +89,14 @@ class Story(Watch):
         items, self._items = self._items, []
         lines: list[str | Step | Entered | Followed] = []
         for item in items:
-            last = lines[-1] if lines else None
-            if isinstance(item, Step) and item.follows(last):
-                assert isinstance(last, Step)
-                last.upto = item.upto
-            else:
+            if not _absorbed(lines, item):
                 lines.append(item)
         return [self._line(item) for item in lines]
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        if text.startswith("a lighthouse is superseded"):
+            self.say(text)
 
     def say(self, text: str) -> None:
         """Adds a line."""
@@ -129,15 +130,12 @@ class Story(Watch):
         if rank.shard_rank:
             return
         end, who = entry.name.end, rank.group.label
-        last = self._items[-1] if self._items else None
         if committed:
-            self._commits(who, end)
-        elif isinstance(last, Followed) and (last.who, last.generation) == (who, end.generation):
-            last.last = end.step
+            self._commits(who, rank.group.name, end)
         else:
             self._items.append(Followed(who, end.generation, end.step, end.step))
 
-    def _commits(self, who: str, end: Version) -> None:
+    def _commits(self, who: str, name: str, end: Version) -> None:
         step = self._steps.get(end)
         if step is None:
             deal = self._slots[end.generation, end.step - 1]
@@ -145,7 +143,7 @@ class Story(Watch):
             self._items.append(step)
         elif not any(item is step for item in self._items):
             self.say(f"{who} commits {end} too")
-        step.by.append(who)
+        step.by.append(name)
 
     def loaded(self, rank: Rank, snapshot: Snapshot) -> None:
         super().loaded(rank, snapshot)
@@ -196,6 +194,24 @@ class Story(Watch):
     def run_ended(self, beacon: Beacon, effect: EndRun) -> None:
         super().run_ended(beacon, effect)
         self.say(f"the run is over: {effect.reason}")
+
+
+def _absorbed(lines: list[str | Step | Entered | Followed], item: str | Step | Entered | Followed) -> bool:
+    """Whether `item` only goes on with what a line says, with nothing but steps and entries between them."""
+    for line in reversed(lines):
+        if not isinstance(line, Step | Followed):
+            return False
+        if isinstance(item, Step) and isinstance(line, Step):
+            if item.follows(line):
+                line.upto = item.upto
+                return True
+            return False
+        if isinstance(item, Followed) and isinstance(line, Followed) and line.who == item.who:
+            if (line.generation, line.last + 1) == (item.generation, item.first):
+                line.last = item.last
+                return True
+            return False
+    return False
 
 
 def _range(first: int, last: int) -> str:
