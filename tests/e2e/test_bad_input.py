@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from e2e.cluster import Cluster
 from e2e.conftest import Reference
 

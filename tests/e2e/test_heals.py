@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from e2e.cluster import Cluster
 from e2e.conftest import Reference
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+
 from e2e.cluster import Cluster, alive
 from e2e.conftest import Reference
 

@@ -26,7 +26,7 @@ def test_a_sentence_that_means_nothing_is_refused() -> None:
 
 def test_what_never_happens_is_an_error() -> None:
     with pytest.raises(ScenarioError, match="did not happen"):
-        tell("a run of A B\nuntil B has left\n", "x")
+        tell("a run of A B\nuntil A commits step 5000\n", "x")
 
 
 def test_a_wrong_claim_is_an_error() -> None:
