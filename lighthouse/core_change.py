@@ -21,6 +21,7 @@ from lighthouse.core_state import (
     emit,
     holds_entry,
     in_grace,
+    is_bounded,
     is_member,
     is_over,
     member_group,
@@ -149,12 +150,11 @@ def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) 
 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
-    fence = [g for g in state.gens if not g.left]
     if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
         return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
-    if fence:
-        names = ", ".join(m.name for m in fence[0].roster[:8])
-        return Hold.FENCE, f"one of {names}: none of them has abandoned generation {fence[0].number}"
+    open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]
+    if open_gens:
+        return Hold.FENCE, _who_could_say(open_gens[0], standing.version.step)
     # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
     if standing.version.step < state.newest.step - 1 and not all_dead(state):
         return (
@@ -165,6 +165,13 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
     if count < wanted:
         return Hold.TOO_FEW, f"more groups: {count} of min_groups {wanted} stand at step {standing.version.step}"
     return Hold.NONE, ""
+
+
+def _who_could_say(gen: Gen, step: int) -> str:
+    names = ", ".join(m.name for m in gen.roster if m.name not in gen.gone)
+    if gen.left:
+        return f"one of {names}: they may have gone beyond step {gen.left_at}, and the others stand at {step}"
+    return f"one of {names}: none of them has abandoned generation {gen.number}"
 
 
 def held(state: RunState, hold: Hold, text: str, now: float) -> RunState:

@@ -113,7 +113,9 @@ def _said(state: RunState, said: Said, now: float) -> RunState:
         return state
     if group.conn != said.conn:
         # Late, from a stream that a newer one has replaced: only what cannot become untrue counts.
-        return _message(state, group, said.message, now) if isinstance(said.message, _FOR_GOOD) else state
+        if not isinstance(said.message, _FOR_GOOD):
+            return state
+        return _message(state, group, said.message, now, late=True)
     heard = lease_clock(state, now)
     group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
     state = put_group(state, group)
@@ -123,7 +125,8 @@ def _said(state: RunState, said: Said, now: float) -> RunState:
 _FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
 
 
-def _message(state: RunState, group: Group, message: Up, now: float) -> RunState:
+def _message(state: RunState, group: Group, message: Up, now: float, late: bool = False) -> RunState:
+    last = None if late else group.version
     match message:
         case Beat():
             return _beat(state, group, message.version)
@@ -137,10 +140,10 @@ def _message(state: RunState, group: Group, message: Up, now: float) -> RunState
             return _failure(state, group, message, now)
         case Died():
             state = tell(state, "died", message.reason, group.name, shard_rank=message.shard_rank)
-            return forget(state, group, True, f"{group.name} died: {message.reason}")
+            return forget(state, group, True, f"{group.name} died: {message.reason}", last)
         case Goodbye():
             state = tell(state, "left", message.reason, group.name)
-            return forget(state, group, True, f"{group.name} left: {message.reason}")
+            return forget(state, group, True, f"{group.name} left: {message.reason}", last)
         case Drain():
             state = tell(state, "drain", "", group.name) if not group.draining else state
             return change_group(state, group, draining=True)

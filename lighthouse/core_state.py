@@ -62,7 +62,8 @@ class Group(Value, frozen=True):
 class Gen(Value, frozen=True):
     """A generation that may be at work: the last one with a base, or one prepared since.
 
-    left: somebody of it has abandoned it for good; gone: names of members known to be dead, not merely lost
+    left: somebody of it has abandoned it for good, standing at step `left_at`: no member goes above the next one in it
+    gone: names of members known to be dead, not merely lost
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
@@ -76,6 +77,7 @@ class Gen(Value, frozen=True):
     version: Version = ROOT
     cursor: int = 0
     left: bool = False
+    left_at: int = 1 << 62
     gone: frozenset[str] = frozenset()
     committed: bool = False
     recalled: bool = False
@@ -224,7 +226,24 @@ def takes_part(state: RunState, group: Group) -> bool:
 
 def all_dead(state: RunState) -> bool:
     """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
-    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
+    return bool(state.gens) and all(dead(gen) for gen in state.gens)
+
+
+def dead(gen: Gen) -> bool:
+    """Whether every member of `gen` is known to be dead."""
+    return gen.gone.issuperset(gen.members)
+
+
+def is_bounded(gen: Gen, step: int) -> bool:
+    """Whether no member of `gen` can make a version in it, any more, that is above the one that follows `step`."""
+    return dead(gen) or (gen.left and gen.left_at <= step)
+
+
+def left_by(gen: Gen, version: Version) -> Gen:
+    """`gen` once somebody has abandoned it standing on `version`; below zero it stood nowhere, which bounds nothing."""
+    if version.step < 0:
+        return gen
+    return msgspec.structs.replace(gen, left=True, left_at=min(gen.left_at, version.step))
 
 
 def replace_gen(state: RunState, gen: Gen) -> RunState:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from lighthouse.values import Died, Goodbye, Leave
+from lighthouse.values import Beat, Died, Goodbye, Leave
 from replica.agent_state import (
     AgentState,
     Cause,
@@ -27,6 +27,7 @@ from replica.agent_state import (
     noted,
     put,
     set_at,
+    version_told,
     welcomed,
 )
 from replica.agent_values import (
@@ -220,6 +221,7 @@ def bury(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     effects.append(EndRanks(life=life.number))
     reason = f"rank {cause.shard_rank}: {cause.reason}"
     if welcomed(state):
+        effects.append(ToLighthouse(message=Beat(version=version_told(state))))  # how far it came bounds the others
         died = Died(reason=reason, shard_rank=cause.shard_rank, slot=cause.slot, killed=cause.killed)
         effects.append(ToLighthouse(message=died))
     if state.session.phase is not SessionPhase.CLOSED:
@@ -321,6 +323,7 @@ def _over(state: AgentState, now: float, effects: list[Effect], way: Ending) -> 
     if state.finished is not None and not state.session.finished_told and now < way.until:
         return state
     if welcomed(state) and way.goodbye:
+        effects.append(ToLighthouse(message=Beat(version=version_told(state))))
         effects.append(ToLighthouse(message=Goodbye(reason=way.reason)))
     if state.session.phase is not SessionPhase.CLOSED:
         effects.append(CloseSession(session=state.session.number))
