@@ -193,7 +193,8 @@ def _drain_idle(state: RunState) -> RunState:
 def _end_if_hopeless(state: RunState, now: float) -> RunState:
     """Ends a run that nobody can go on with, or that has held for longer than its patience."""
     if state.hold is Hold.COLD_START and all_dead(state) and not _reports_due(state, now):
-        return _end(state, f"all live weights are gone (the run stood at step {state.newest.step}): restore is needed")
+        known = f"step {state.newest.step}" + " or later" * any(gen.recalled for gen in state.gens)
+        return _end(state, f"all live weights are gone (the run stood at {known}): restore is needed")
     patience_s = state.config.hold_patience_s
     if state.hold is not Hold.NONE and patience_s and now >= state.hold_since_s + patience_s:
         return _end(state, f"held for {patience_s:g} s, waiting for {state.hold_text}")

@@ -21,6 +21,7 @@ from lighthouse.core_state import (
     emit,
     holds_entry,
     in_grace,
+    is_bounded,
     is_member,
     is_over,
     member_group,
@@ -87,7 +88,8 @@ def _stopped(standing: Standing) -> bool:
 
 def _awaited(state: RunState, change: Change, now: float) -> list[str]:
     """Names of members that may still report. Nobody is awaited longer than one lease, or judged in the first one."""
-    late, grace = now >= change.until_s, in_grace(state, now)
+    late = now >= change.until_s
+    grace = in_grace(state, now) or (change.again and not late)
     waits = []
     for name, incarnation, gone in _members(state):
         group = state.groups.get(name)
@@ -111,10 +113,13 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = [g for g in reporters if not (g.leaving or g.loading) and state.history.contains(g.report.version)]
+    reporters = [g for g in reporters if not g.loading and state.history.contains(g.report.version)]
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
+    # A leaver is taken back in only if a step that it committed would be lost without it.
+    if any(g.report.version == newest and not g.leaving for g in reporters):
+        reporters = [g for g in reporters if not g.leaving]
     on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
     if newest == ROOT:
         first = next((g for g in on if is_member(state.current, g)), on[0])
@@ -134,20 +139,22 @@ def _is_beyond_root(state: RunState, standing: Standing) -> bool:
 def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
     """Whether an entry leads `group` to `newest`. Holders keep it until all members have it, and for their joiners.
 
-    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete.
+    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete. Who has tried in vain
+    heals: it may be cut off from its peers for as long as it likes, and they do not wait for it.
     """
+    if group.unlevelled == group.report.version:
+        return False
     member = any(is_member(gen, group) for gen in state.gens)
     owed = {g.name for g in on if member or (group.caught and group.donor == g.name)}
     return any(g.name in owed and holds_entry(g.report, group.report.version, newest) for g in on)
 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
-    fence = [g for g in state.gens if not g.left]
     if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
         return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
-    if fence:
-        names = ", ".join(m.name for m in fence[0].roster[:8])
-        return Hold.FENCE, f"one of {names}: none of them has abandoned generation {fence[0].number}"
+    open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]
+    if open_gens:
+        return Hold.FENCE, _who_could_say(open_gens[0], standing.version.step)
     # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
     if standing.version.step < state.newest.step - 1 and not all_dead(state):
         return (
@@ -158,6 +165,13 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
     if count < wanted:
         return Hold.TOO_FEW, f"more groups: {count} of min_groups {wanted} stand at step {standing.version.step}"
     return Hold.NONE, ""
+
+
+def _who_could_say(gen: Gen, step: int) -> str:
+    names = ", ".join(m.name for m in gen.roster if m.name not in gen.gone)
+    if gen.left:
+        return f"one of {names}: they may have gone beyond step {gen.left_at}, and the others stand at {step}"
+    return f"one of {names}: none of them has abandoned generation {gen.number}"
 
 
 def held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
@@ -274,5 +288,5 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
             stop=stop,
         )
         state = send(state, group, base)
-        state = change_group(state, group, caught=False)
+        state = change_group(state, group, caught=False, leaving=False)
     return state

@@ -76,7 +76,7 @@ def _release_over(state: RunState, donors: dict[str, Group]) -> RunState:
         if entered and state.change is None and not group.mismatched:
             state = change_group(release(state, group), group, heal=0, donor="", caught=False)
         elif group.donor not in donors and not takes_part(state, group):
-            state = tell(state, "heal_again", f"its donor {group.donor} is gone", group.name)
+            state = tell(state, "heal_again", f"its donor {group.donor} is gone, or gives no more", group.name)
             state = change_group(release(state, group), group, heal=0, donor="", caught=False)
     return state
 

@@ -110,8 +110,12 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
     if state.finished is not None or state.ended:
         reason = state.ended or "the run is finished"
         return send(state, group, Leave(reason=reason, success=state.finished is not None))
-    if state.change:
-        state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
+    change = state.change
+    if change is not None:
+        if member and not change.again and now >= change.until_s:
+            until_s = now + state.config.lease_s
+            state = with_(state, change=msgspec.structs.replace(change, again=True, until_s=until_s))
+        state = send(state, group, Abandon(number=change.number, reason=change.reason))
     elif state.gens and not member:
         state = send(state, group, Abandon(number=state.gens[0].number, reason="the run went on without it"))
     state = take_report(state, group, hello.report)

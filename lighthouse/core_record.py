@@ -113,7 +113,9 @@ def _said(state: RunState, said: Said, now: float) -> RunState:
         return state
     if group.conn != said.conn:
         # Late, from a stream that a newer one has replaced: only what cannot become untrue counts.
-        return _message(state, group, said.message, now) if isinstance(said.message, _FOR_GOOD) else state
+        if not isinstance(said.message, _FOR_GOOD):
+            return state
+        return _message(state, group, said.message, now, late=True)
     heard = lease_clock(state, now)
     group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
     state = put_group(state, group)
@@ -123,7 +125,8 @@ def _said(state: RunState, said: Said, now: float) -> RunState:
 _FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
 
 
-def _message(state: RunState, group: Group, message: Up, now: float) -> RunState:
+def _message(state: RunState, group: Group, message: Up, now: float, late: bool = False) -> RunState:
+    last = None if late else group.version
     match message:
         case Beat():
             return _beat(state, group, message.version)
@@ -137,10 +140,10 @@ def _message(state: RunState, group: Group, message: Up, now: float) -> RunState
             return _failure(state, group, message, now)
         case Died():
             state = tell(state, "died", message.reason, group.name, shard_rank=message.shard_rank)
-            return forget(state, group, True, f"{group.name} died: {message.reason}")
+            return forget(state, group, True, f"{group.name} died: {message.reason}", last)
         case Goodbye():
             state = tell(state, "left", message.reason, group.name)
-            return forget(state, group, True, f"{group.name} left: {message.reason}")
+            return forget(state, group, True, f"{group.name} left: {message.reason}", last)
         case Drain():
             state = tell(state, "drain", "", group.name) if not group.draining else state
             return change_group(state, group, draining=True)
@@ -183,11 +186,18 @@ def _failure(state: RunState, group: Group, failure: Failure, now: float) -> Run
     if not state.gens:
         return state
     if failure.number == state.gens[0].number:
-        state = tell(state, "failure", failure.reason, group.name)
+        state = _cannot_level(tell(state, "failure", failure.reason, group.name), group)
         return with_(state, trouble=state.trouble or f"{group.name}: {failure.reason}")
     if state.plan is not None and failure.number == state.plan.number and not state.plan.broken:
         return _plan_failed(state, state.plan, group, failure, now)
     return state
+
+
+def _cannot_level(state: RunState, group: Group) -> RunState:
+    """Notes that a member which had to level to its base, or to the switch, did not get there."""
+    base, here = state.gens[0].version, group.report.version
+    behind = is_member(state.gens[0], group) and group.report.generation < state.gens[0].number and here != base
+    return change_group(state, group, unlevelled=here) if behind else state
 
 
 def _plan_failed(state: RunState, plan: Plan, group: Group, failure: Failure, now: float) -> RunState:

@@ -26,6 +26,7 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
@@ -50,6 +51,7 @@ class Group(Value, frozen=True):
     donor: str = ""
     heal_failures: int = 0
     retry_s: float = 0.0
+    unlevelled: Version | None = None
 
     @property
     def live(self) -> bool:
@@ -60,7 +62,8 @@ class Group(Value, frozen=True):
 class Gen(Value, frozen=True):
     """A generation that may be at work: the last one with a base, or one prepared since.
 
-    left: somebody of it has abandoned it for good; gone: names of members known to be dead, not merely lost
+    left: somebody of it has abandoned it for good, standing at step `left_at`: no member goes above the next one in it
+    gone: names of members known to be dead, not merely lost
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
@@ -74,6 +77,7 @@ class Gen(Value, frozen=True):
     version: Version = ROOT
     cursor: int = 0
     left: bool = False
+    left_at: int = 1 << 62
     gone: frozenset[str] = frozenset()
     committed: bool = False
     recalled: bool = False
@@ -81,12 +85,16 @@ class Gen(Value, frozen=True):
 
 
 class Change(Value, frozen=True):
-    """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then."""
+    """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then.
+
+    again: a member that had been lost is back, so others may be as well: they were given one more lease, once
+    """
 
     number: int
     reason: str
     since_s: float
     until_s: float
+    again: bool = False
 
 
 class Plan(Value, frozen=True):
@@ -218,7 +226,24 @@ def takes_part(state: RunState, group: Group) -> bool:
 
 def all_dead(state: RunState) -> bool:
     """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
-    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
+    return bool(state.gens) and all(dead(gen) for gen in state.gens)
+
+
+def dead(gen: Gen) -> bool:
+    """Whether every member of `gen` is known to be dead."""
+    return gen.gone.issuperset(gen.members)
+
+
+def is_bounded(gen: Gen, step: int) -> bool:
+    """Whether no member of `gen` can make a version in it, any more, that is above the one that follows `step`."""
+    return dead(gen) or (gen.left and gen.left_at <= step)
+
+
+def left_by(gen: Gen, version: Version) -> Gen:
+    """`gen` once somebody has abandoned it standing on `version`; below zero it stood nowhere, which bounds nothing."""
+    if version.step < 0:
+        return gen
+    return msgspec.structs.replace(gen, left=True, left_at=min(gen.left_at, version.step))
 
 
 def replace_gen(state: RunState, gen: Gen) -> RunState:

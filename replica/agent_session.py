@@ -18,12 +18,10 @@ from lighthouse.values import (
     Opened,
     Refused,
     Report,
-    Version,
     Welcome,
 )
 from replica.agent_life import CONFIG, FAILED, FENCED
 from replica.agent_state import (
-    UNUSABLE,
     AgentState,
     JoinPhase,
     Session,
@@ -34,6 +32,7 @@ from replica.agent_state import (
     noted,
     put,
     shown,
+    version_told,
     welcomed,
 )
 from replica.agent_values import Effect, OpenSession, SessionClosed, SessionOpened, ToLighthouse, ToRanks
@@ -228,7 +227,3 @@ def report(state: AgentState) -> Report:
         mark=min(state.life.marks, default=0),
         reason=reason,
     )
-
-
-def version_told(state: AgentState) -> Version:
-    return state.stand.version if state.stand.usable else UNUSABLE

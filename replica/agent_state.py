@@ -270,6 +270,11 @@ def welcomed(state: AgentState) -> bool:
     return state.session.phase is SessionPhase.WELCOMED
 
 
+def version_told(state: AgentState) -> Version:
+    """What the lighthouse is told of the weights; below zero where there are none to speak of."""
+    return state.stand.version if state.stand.usable else UNUSABLE
+
+
 def shown(state: AgentState, number: int) -> str:
     """A generation's number as people see it: relative to the run's first."""
     return str(number - state.terms.first_number + 1 if state.terms and number else number)

@@ -89,7 +89,9 @@ def hopeless(world: World) -> bool:
     if state.hold not in (Hold.COLD_START, Hold.FENCE):
         return False
     up = {(g.name, g.agent.incarnation) for g in world.groups.values() if g.agent is not None}
-    unreachable = any(not gen.left and not up & set(gen.members.items()) for gen in state.gens)
+    unreachable = any(
+        not up & set(gen.members.items()) for gen in state.gens if state.hold is Hold.FENCE or not gen.left
+    )
     weights = any(
         r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks
     )
