@@ -110,7 +110,7 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
 def _said(state: RunState, said: Said, now: float) -> RunState:
     group = state.groups.get(said.name)
     if group is None or group.incarnation != said.incarnation:
-        return state
+        return _from_lost(state, said)
     if group.conn != said.conn:
         # Late, from a stream that a newer one has replaced: only what cannot become untrue counts.
         if not isinstance(said.message, _FOR_GOOD):
@@ -120,6 +120,12 @@ def _said(state: RunState, said: Said, now: float) -> RunState:
     group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
     state = put_group(state, group)
     return _message(state, group, said.message, now)
+
+
+def _from_lost(state: RunState, said: Said) -> RunState:
+    """What a group says that is not in the table any more: only that the farewell completed, which is true for ever."""
+    member = any(gen.members.get(said.name) == said.incarnation for gen in state.gens)
+    return finish(state, said.message.version) if member and isinstance(said.message, Finished) else state
 
 
 _FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
