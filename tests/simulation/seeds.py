@@ -171,6 +171,17 @@ def run_seeds(seeds: range, jobs: int) -> tuple[dict[int, str], Counter[str]]:
     return failures, counts
 
 
+def until_failure(seeds: range) -> tuple[dict[int, str], Counter[str]]:
+    """As `run_seeds`, in this process and only up to the first failure."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        _, broken, seen, _ = attempt(seed)
+        counts.update(seen)
+        if broken:
+            return {seed: broken}, counts
+    return {}, counts
+
+
 def main(argv: list[str]) -> int:
     """Runs the seeds asked for. 0 if all promises held."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -179,11 +190,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--until-failure", action="store_true", help="one after another, up to the first that fails")
     options = parser.parse_args(argv)
     if options.seed is not None:
         return tell_story(options.seed, options.story)
     began = time.perf_counter()
-    failures, counts = run_seeds(range(options.first, options.first + options.count), options.jobs)
+    seeds = range(options.first, options.first + options.count)
+    failures, counts = until_failure(seeds) if options.until_failure else run_seeds(seeds, options.jobs)
     for seed, broken in sorted(failures.items()):
         print(f"seed {seed}: {broken}\n    {replay_command(seed)}")
     print(f"{options.count} seeds, {len(failures)} failed, {time.perf_counter() - began:.1f} s: {dict(counts)}")
