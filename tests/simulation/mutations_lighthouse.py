@@ -17,7 +17,11 @@ _deal = of("lighthouse/deal.py")
 
 LIGHTHOUSE: tuple[Mutation, ...] = (
     # ---- who is lost, who forms, who ends
-    _core("nobody is spared in the first lease", " or in_grace(state, now):", ":"),
+    _change(
+        "nobody is spared in the first lease",
+        "now >= change.until_s, in_grace(state, now)",
+        "now >= change.until_s, False",
+    ),
     _core("leases end only after their end", "now >= group.heard_s + lease_s", "now > group.heard_s + lease_s"),
     _core(
         "the first formation wants one more",
@@ -51,9 +55,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
 """,
     ),
     _change(
-        "the newest by generation, not by step",
-        "newest = max(g.report.version for g in reporters)",
-        "newest = max((g.report.version for g in reporters), key=lambda v: (v.generation, v.step))",
+        "the oldest is the base, since all can level", "newest = max(g.report.version", "newest = min(g.report.version"
     ),
     _change(
         "a version beside the history is a base",
