@@ -27,11 +27,11 @@ from lighthouse.core_state import (
     tell,
     with_,
 )
-from lighthouse.core_values import CloseStream, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
+from lighthouse.core_values import CloseStream, Core, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
 from lighthouse.names import natural_key
 from lighthouse.values import Leave, Role
 
-__all__ = ["RunState", "decide", "hold", "new_run", "record", "status", "wake_at"]
+__all__ = ["CORE", "RunState", "decide", "hold", "new_run", "record", "status", "wake_at"]
 
 
 def new_run(config: RunConfig) -> RunState:
@@ -214,3 +214,9 @@ def _end(state: RunState, reason: str) -> RunState:
     for group in state.groups.values():
         state = send(state, group, Leave(reason=reason, success=False))
     return emit(state, EndRun(success=False, reason=reason))
+
+
+CORE = Core(
+    state_type=RunState, new_run=new_run, record=record, decide=decide, hold=hold, wake_at=wake_at, status=status
+)
+"""These functions as one value: what a service leads its runs with, and what journals are decided again with."""

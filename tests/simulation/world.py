@@ -65,6 +65,7 @@ class World:
         self.watch = self.new_watch()
         self.store = Store(self.spec.terms)
         self.beacons: list[Beacon] = []
+        self.lives: list[Beacon] = []
         self.groups: dict[str, Group] = {}
         self.addresses: dict[str, Rank] = {}
         self.calm = False
@@ -120,6 +121,7 @@ class World:
         """Another lighthouse leads; those that are there do not know."""
         self.store = store or self.store
         beacon = Beacon(self, self.store, self.run_config())
+        self.lives.append(beacon)
         if beacon.alive:
             self.beacons.append(beacon)
         return beacon
