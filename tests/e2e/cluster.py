@@ -44,6 +44,13 @@ class Cluster:
 
     def lighthouse(self) -> None:
         """Starts the lighthouse, or starts it again; returns when it answers."""
+        self.start_lighthouse()
+        self.until(
+            lambda: self.status() is not None or self.exit_of("lighthouse") is not None, "the lighthouse answers"
+        )
+
+    def start_lighthouse(self) -> None:
+        """Starts the lighthouse, or starts it again; returns at once."""
         port = self.address.rpartition(":")[2]
         flags = [
             "--run-id",
@@ -56,9 +63,6 @@ class Cluster:
             str(self.folder / "lighthouse.db"),
         ]
         self._start("lighthouse", "lighthouse", *flags, *self._lighthouse_flags)
-        self.until(
-            lambda: self.status() is not None or self.exit_of("lighthouse") is not None, "the lighthouse answers"
-        )
 
     def group(
         self,
@@ -83,7 +87,11 @@ class Cluster:
 
     def kill(self, key: str, number: int = signal.SIGKILL) -> None:
         """Sends a signal to one child (the lighthouse, or an agent)."""
-        os.kill(self._children[key].pid, number)
+        os.kill(self.pid(key), number)
+
+    def pid(self, key: str) -> int:
+        """Process id of a child."""
+        return self._children[key].pid
 
     def kill_rank(self, name: str, shard: int = 0, number: int = signal.SIGKILL) -> None:
         """Sends a signal to a rank of a group."""
@@ -112,9 +120,8 @@ class Cluster:
             if child.poll() is None:
                 child.kill()
             child.wait()
-        for pid, environ in _environments():
-            if environ.get("E2E_FOLDER") == str(self.folder):
-                os.kill(pid, signal.SIGKILL)
+        for pid in processes_of(self.folder):
+            os.kill(pid, signal.SIGKILL)
 
     # ---- what can be seen ------------------------------------------------------------------------------------------
 
@@ -139,6 +146,17 @@ class Cluster:
         path = self.folder / f"{name}.ledger"
         lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one may be half written
         return [json.loads(line) for line in lines]
+
+    def ledger_tail(self, name: str, tail_bytes: int = 30_000) -> list[dict[str, Any]]:
+        """The last lines of the group's ledger."""
+        path = self.folder / f"{name}.ledger"
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            start = max(0, path.stat().st_size - tail_bytes)
+            file.seek(start)
+            lines = file.read().split(b"\n")
+        return [json.loads(line) for line in lines[bool(start) : -1]]
 
     def committed(self, name: str) -> int:
         """Steps that the group has committed or applied, by its ledger."""
@@ -231,6 +249,11 @@ def check_consumed(ledgers: dict[str, list[dict[str, Any]]]) -> int:
         assert counted == list(range(SLOTS)), f"{version}: slots were not consumed exactly once: {dealt}"
         version = parent[version]
     return last[0]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Process ids of all that a run with this folder started, and that still runs."""
+    return [pid for pid, environ in _environments() if environ.get("E2E_FOLDER") == str(folder)]
 
 
 def alive(pid: int) -> bool:
