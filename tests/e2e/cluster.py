@@ -31,8 +31,9 @@ SLOTS = 6
 class Cluster:
     """One run with its folder. Flags are those of `bellrock lighthouse` and `bellrock group`."""
 
-    def __init__(self, folder: Path, *lighthouse_flags: str) -> None:
+    def __init__(self, folder: Path, *lighthouse_flags: str, job: Path = JOB) -> None:
         self.folder = folder
+        self._job = job
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         self.token_file = folder / "token"
@@ -77,7 +78,7 @@ class Cluster:
         """Starts a group whose ranks run the job; key: another name for the process, where two share a group's name."""
         access = ["--run-id", run_id, "--token-file", str(token_file or self.token_file)]
         own = ["--lighthouse", self.address, "--name", name, "--shards", str(shards), "--folder", str(self.folder)]
-        command = [sys.executable, str(JOB), "--out", str(self.out), *job_flags]
+        command = [sys.executable, str(self._job), "--out", str(self.out), *job_flags]
         self._start(key or name, "group", *access, *own, *flags, "--", *command)
 
     def byte_model(self, name: str, *flags: str) -> None:
