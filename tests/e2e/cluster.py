@@ -31,8 +31,9 @@ SLOTS = 6
 class Cluster:
     """One run with its folder. Flags are those of `bellrock lighthouse` and `bellrock group`."""
 
-    def __init__(self, folder: Path, *lighthouse_flags: str) -> None:
+    def __init__(self, folder: Path, *lighthouse_flags: str, job: Path = JOB) -> None:
         self.folder = folder
+        self._job = job
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         self.token_file = folder / "token"
@@ -44,6 +45,13 @@ class Cluster:
 
     def lighthouse(self) -> None:
         """Starts the lighthouse, or starts it again; returns when it answers."""
+        self.start_lighthouse()
+        self.until(
+            lambda: self.status() is not None or self.exit_of("lighthouse") is not None, "the lighthouse answers"
+        )
+
+    def start_lighthouse(self) -> None:
+        """Starts the lighthouse, or starts it again; returns at once."""
         port = self.address.rpartition(":")[2]
         flags = [
             "--run-id",
@@ -56,9 +64,6 @@ class Cluster:
             str(self.folder / "lighthouse.db"),
         ]
         self._start("lighthouse", "lighthouse", *flags, *self._lighthouse_flags)
-        self.until(
-            lambda: self.status() is not None or self.exit_of("lighthouse") is not None, "the lighthouse answers"
-        )
 
     def group(
         self,
@@ -73,7 +78,7 @@ class Cluster:
         """Starts a group whose ranks run the job; key: another name for the process, where two share a group's name."""
         access = ["--run-id", run_id, "--token-file", str(token_file or self.token_file)]
         own = ["--lighthouse", self.address, "--name", name, "--shards", str(shards), "--folder", str(self.folder)]
-        command = [sys.executable, str(JOB), "--out", str(self.out), *job_flags]
+        command = [sys.executable, str(self._job), "--out", str(self.out), *job_flags]
         self._start(key or name, "group", *access, *own, *flags, "--", *command)
 
     def byte_model(self, name: str, *flags: str) -> None:
@@ -83,7 +88,11 @@ class Cluster:
 
     def kill(self, key: str, number: int = signal.SIGKILL) -> None:
         """Sends a signal to one child (the lighthouse, or an agent)."""
-        os.kill(self._children[key].pid, number)
+        os.kill(self.pid(key), number)
+
+    def pid(self, key: str) -> int:
+        """Process id of a child."""
+        return self._children[key].pid
 
     def kill_rank(self, name: str, shard: int = 0, number: int = signal.SIGKILL) -> None:
         """Sends a signal to a rank of a group."""
@@ -112,9 +121,8 @@ class Cluster:
             if child.poll() is None:
                 child.kill()
             child.wait()
-        for pid, environ in _environments():
-            if environ.get("E2E_FOLDER") == str(self.folder):
-                os.kill(pid, signal.SIGKILL)
+        for pid in processes_of(self.folder):
+            os.kill(pid, signal.SIGKILL)
 
     # ---- what can be seen ------------------------------------------------------------------------------------------
 
@@ -139,6 +147,17 @@ class Cluster:
         path = self.folder / f"{name}.ledger"
         lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one may be half written
         return [json.loads(line) for line in lines]
+
+    def ledger_tail(self, name: str, tail_bytes: int = 30_000) -> list[dict[str, Any]]:
+        """The last lines of the group's ledger."""
+        path = self.folder / f"{name}.ledger"
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            start = max(0, path.stat().st_size - tail_bytes)
+            file.seek(start)
+            lines = file.read().split(b"\n")
+        return [json.loads(line) for line in lines[bool(start) : -1]]
 
     def committed(self, name: str) -> int:
         """Steps that the group has committed or applied, by its ledger."""
@@ -231,6 +250,11 @@ def check_consumed(ledgers: dict[str, list[dict[str, Any]]]) -> int:
         assert counted == list(range(SLOTS)), f"{version}: slots were not consumed exactly once: {dealt}"
         version = parent[version]
     return last[0]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Process ids of all that a run with this folder started, and that still runs."""
+    return [pid for pid, environ in _environments() if environ.get("E2E_FOLDER") == str(folder)]
 
 
 def alive(pid: int) -> bool:
