@@ -12,10 +12,19 @@ from collections.abc import Callable, Sequence
 from time import process_time
 from typing import NamedTuple
 
-from lighthouse.values import Beat, CaughtUp, Died, Drain, Member, Role
+from lighthouse.deal import even_share
+from lighthouse.values import ROOT, Beat, CaughtUp, Died, Drain, Member, Role, Start, Version
+from replica.agent_core import decide, new_agent, record
+from replica.agent_plan import entered
+from replica.agent_state import AgentState, Life, LifePhase, put
+from replica.agent_values import AgentConfig, RankSaid
+from replica.rollcall import Record, pack
+from replica.values import Attach, RollCall
 from simulation.fleet import Fleet
 
 SIZES = (128, 1024, 10_000)
+STEPS = 15
+"""Commits of an agent that are measured; the median counts."""
 
 
 class Event(NamedTuple):
@@ -40,9 +49,10 @@ class Change(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """All that was measured with so many groups."""
+    """All that was measured with so many groups. commit_us: of a step's verdict in the agent's core."""
 
     groups: int
+    commit_us: float
     events: tuple[Event, ...]
     changes: tuple[Change, ...]
 
@@ -68,7 +78,7 @@ def measure(groups: int, repeats: int = 300) -> Scale:
         _change(fleet, "drain", lambda: _drain(fleet, names[0])),
         _change(fleet, "lighthouse restart", lambda: _restart(fleet)),
     ]
-    return Scale(groups, tuple(events), tuple(changes))
+    return Scale(groups, commit_us(groups), tuple(events), tuple(changes))
 
 
 def _change(fleet: Fleet, kind: str, act: Callable[[], None], joiner: str = "") -> Change:
@@ -151,6 +161,45 @@ def _events(fleet: Fleet, names: Sequence[str], repeats: int) -> list[Event]:
     return found
 
 
+# ---- the agent -----------------------------------------------------------------------------------------------------
+
+
+def commit_us(members: int) -> float:
+    """CPU microseconds in which an agent's core merges a roll call of so many members and gives the verdict."""
+    slots = 2 * members
+    state, taken = _seated(members, slots), []
+    for step in range(STEPS):
+        version = Version(step, 0 if step == 0 else 1000)
+        records = (
+            Record(
+                generation=1000,
+                version=version,
+                slots=even_share(slots, members, i),
+                loss_sum=2.5,
+                tokens=9,
+                grad_sq=1.0,
+            )
+            for i in range(members)
+        )
+        votes = RollCall(generation=1000, step=step, records=b"".join(pack(record, slots) for record in records))
+        began = process_time()
+        state, _ = decide(record(state, RankSaid(life=1, shard_rank=0, message=votes), 1.0), 1.0)
+        taken.append(process_time() - began)
+        assert state.stand.version == Version(step + 1, 1000)
+    return sorted(taken)[STEPS // 2] * 1e6
+
+
+def _seated(members: int, slots: int) -> AgentState:
+    """The agent of a member in the middle, in the first step of a generation."""
+    roster = tuple(Member(name=f"g{i}", incarnation=i + 1, role=Role.CONTRIBUTOR) for i in range(members))
+    me = roster[members // 2]
+    state = new_agent(AgentConfig(run_id="r", name=me.name, host="h", shards=1))
+    attach = Attach(shard_rank=0, pid=1, setup={}, rendezvous="h:1", weights="h:2", digest=1)
+    life = Life(number=1, phase=LifePhase.UP, attached=(attach,), hands=(-1,), marks=(0,))
+    state = put(state, locked=True, life=life, incarnation=me.incarnation, slots=slots, steps=1 << 40)
+    return entered(state, 1000, roster, members // 2, Start(number=1000, version=ROOT), 0.0)
+
+
 # ---- for people ----------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +207,7 @@ def table(scales: Sequence[Scale]) -> str:
     """The measurements as text."""
     head = "".join(f"{scale.groups:>14,}" for scale in scales)
     rows = [f"{'groups':44}{head}"]
+    rows.append(_row("an agent's verdict: CPU us of one", [scale.commit_us for scale in scales], "14.1f"))
     rows += [
         _row(f"{event.kind}: CPU us of one", [scale.event_us(event.kind) for scale in scales], "14.1f")
         for event in scales[0].events
