@@ -1,4 +1,4 @@
-"""The cores with many groups: an event costs the same, a change what its members cost, and members hear of changes only."""
+"""The cores with many groups: an event costs the same, a change O(N), and members hear of changes only."""
 
 from __future__ import annotations
 
