@@ -8,6 +8,8 @@ from whom (core_heal); whether the run is over.
 
 from __future__ import annotations
 
+import msgspec
+
 from lighthouse import core_change, core_heal, core_plan
 from lighthouse.core_evidence import forget
 from lighthouse.core_hello import without_conn
@@ -23,6 +25,7 @@ from lighthouse.core_state import (
     is_member,
     lease_clock,
     send,
+    send_all,
     takes_part,
     tell,
     with_,
@@ -47,7 +50,7 @@ def decide(state: RunState, now: float) -> tuple[RunState, tuple[Effect, ...]]:
         if state.change is None:
             state = core_plan.advance(state, now)
         state = core_heal.advance(state, now)
-        state = _drain_idle(state) if state.dirty else state
+        state = _drain_idle(state) if state.dirty and len(state.odd) else state
         state = _end_if_hopeless(state, now)
     elif state.finished is not None and not state.ended and not len(state.groups):
         state = emit(with_(state, ended="finished"), EndRun(success=True, reason="the run is finished"))
@@ -148,6 +151,8 @@ def _judge_leases(state: RunState, now: float) -> RunState:
             state = with_(forget(state, group, False, f"{group.name} was not heard of for {lease_s:g} s"), dirty=True)
     if state.current is not None and state.change is None and not state.trouble:
         state = _note_missing(state, state.current)
+    if state.change is not None:  # whoever was forgotten here may have been the last that was awaited
+        state = with_(state, change=msgspec.structs.replace(state.change, looked=None))
     first = min((g.heard_s for g in state.groups.values()), default=clock)
     return with_(state, check_s=first + lease_s)
 
@@ -211,8 +216,8 @@ def _reports_due(state: RunState, now: float) -> bool:
 
 def _end(state: RunState, reason: str) -> RunState:
     state = tell(with_(state, ended=reason), "ended", reason)
-    for group in state.groups.values():
-        state = send(state, group, Leave(reason=reason, success=False))
+    leave = Leave(reason=reason, success=False)
+    state = send_all(state, ((group, leave) for group in state.groups.values()))
     return emit(state, EndRun(success=False, reason=reason))
 
 

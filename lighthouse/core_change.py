@@ -28,7 +28,8 @@ from lighthouse.core_state import (
     new_gen,
     role_at_entry,
     roster_change,
-    send,
+    send_all,
+    settled,
     slots_of,
     tell,
     with_,
@@ -60,9 +61,8 @@ def begin(state: RunState, reason: str, now: float) -> RunState:
         trouble="",
     )
     state = tell(state, "abandon", reason)
-    for group in state.groups.values():
-        state = send(state, group, Abandon(number=number, reason=reason))
-    return state
+    abandon = Abandon(number=number, reason=reason)
+    return send_all(state, ((group, abandon) for group in state.groups.values()))
 
 
 def advance(state: RunState, now: float) -> RunState:
@@ -70,7 +70,12 @@ def advance(state: RunState, now: float) -> RunState:
     change = state.change
     if change is None:
         return state
+    looked = (now >= change.until_s, in_grace(state, now), tuple(gen.number for gen in state.gens))
+    if change.looked == looked and (change.heard < change.awaited if change.awaited else not state.dirty):
+        return state
     waits = _awaited(state, change, now)
+    change = msgspec.structs.replace(change, looked=looked, awaited=(len(waits) + 1) // 2, heard=0)
+    state = with_(state, change=change)
     if waits:
         return held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
     standing = stand(state, change.number)
@@ -184,9 +189,15 @@ def held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
     state = with_(state, hold=hold, hold_text=text, hold_since_s=since, dirty=True)
     if hold is Hold.REPORTS:
         return state
-    for group in state.groups.values():
-        state = send(state, group, Holding(reason=f"waits for {text}"))
+    if hold is not Hold.FORMING or _few(len(state.groups)):
+        holding = Holding(reason=f"waits for {text}")
+        state = send_all(state, ((group, holding) for group in state.groups.values()))
     return tell(state, "hold", f"waits for {text}")
+
+
+def _few(groups: int) -> bool:
+    """Whether everybody is told that there are so many groups now: of thousands, not all hear of each."""
+    return groups <= 16 or groups & (groups - 1) == 0
 
 
 # ---- claim and base ------------------------------------------------------------------------------------------------
@@ -217,7 +228,7 @@ def _form(state: RunState, change: Change, standing: Standing) -> RunState:
         dirty=True,
         newest=standing.version,
     )
-    state = tell(state, "formed", change.reason, "", members=" ".join(m.name for m in roster))
+    state = tell(settled(state), "formed", change.reason, "", members=" ".join(m.name for m in roster))
     return _send_bases(state, gen, before, standing)
 
 
@@ -271,6 +282,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
     changes: dict[int, RosterChange] = {number: roster_change(origin, gen.roster) for number, origin in before.items()}
     whole = roster_change(None, gen.roster)
     behind = {g.name for g in standing.behind}
+    bases: list[tuple[Group, Base]] = []
     for member in gen.roster:
         group = member_group(state, member)
         if group is None:
@@ -289,6 +301,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
             sources=sources,
             stop=stop,
         )
-        state = send(state, group, base)
-        state = change_group(state, group, caught=False, leaving=False)
-    return state
+        bases.append((group, base))
+        if group.caught or group.leaving:
+            state = change_group(state, group, caught=False, leaving=False)
+    return send_all(state, bases)

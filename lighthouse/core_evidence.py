@@ -15,12 +15,14 @@ from lighthouse.core_state import (
     Group,
     RunState,
     change_group,
+    drop_group,
     emit,
     is_member,
     left_by,
     member_group,
     replace_gen,
     send,
+    settled,
     slots_of,
     tell,
     with_,
@@ -59,9 +61,8 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
             why = report.reason or ("a change had begun" if overtaken else "its generation failed")
             state = with_(state, trouble=state.trouble or f"{group.name}: {why}")
     current = state.current
-    if current and report.generation == current.number and report.promoted:
-        roster = with_roles(current.roster, report.promoted)
-        state = replace_gen(state, msgspec.structs.replace(current, roster=roster))
+    if current and report.generation == current.number and report.promoted not in ((), current.grown):
+        state = replace_gen(state, with_roles(current, report.promoted))
     return state
 
 
@@ -83,7 +84,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
         dirty=True,
     )
     store = StoreBase(number=start.number, version=start.version, cursor=cursor, reported=True)
-    state = emit(state, store)
+    state = settled(emit(state, store))
     for member in old.roster:
         group = state.groups.get(member.name)
         if group is not None and member.name not in gen.members:
@@ -111,7 +112,7 @@ def forget(state: RunState, group: Group, dead: bool, reason: str, last: Version
     for gen in state.gens:
         if is_member(gen, group):
             state = gone(state, left_by(gen, last) if last is not None else gen, group.name, dead, reason)
-    return with_(state, groups=state.groups.without(group.name))
+    return drop_group(state, group.name)
 
 
 def gone(state: RunState, gen: Gen, name: str, dead: bool, reason: str) -> RunState:

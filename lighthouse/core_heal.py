@@ -37,6 +37,8 @@ def advance(state: RunState, now: float) -> RunState:
         standing = stand(state, state.change.number) if state.hold is Hold.TOO_FEW else None
         if standing is None:
             return state
+    elif not len(state.odd):
+        return with_(state, retry_s=0.0)  # everybody is a member, and has healed
     donors = _donors(state, standing)
     state = _release_over(state, donors)
     retry_s = 0.0

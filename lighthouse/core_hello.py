@@ -11,6 +11,7 @@ from lighthouse.core_state import (
     Group,
     RunState,
     change_group,
+    drop_group,
     emit,
     is_member,
     lease_clock,
@@ -75,7 +76,7 @@ def _replaced(state: RunState, known: Group | None, by: int, hello: Hello) -> Ru
         if old is not None:
             dead = hello.took_over and hello.host == old.host
             state = gone(state, gen, old.name, dead, f"{old.name} was started again")
-    return with_(state, groups=state.groups.without(hello.name))
+    return drop_group(state, hello.name)
 
 
 def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: Group | None, now: float) -> RunState:

@@ -18,6 +18,8 @@ from lighthouse.core_state import (
     put_group,
     replace_gen,
     send,
+    send_all,
+    settled,
     tell,
     with_,
     with_roles,
@@ -53,7 +55,9 @@ from lighthouse.values import (
 def record(state: RunState, event: Event, now: float) -> RunState:
     """The state after `event`, which happened at `now` (seconds, monotonic)."""
     if not _routine(event):
-        state = with_(state, dirty=True)
+        change = state.change
+        heard = change and msgspec.structs.replace(change, heard=change.heard + 1)
+        state = with_(state, dirty=True, change=heard)
     match event:
         case Started():
             return _started(state, event, now)
@@ -101,7 +105,7 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         elif claim.number > last and claim.planned:
             gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster, True), recalled=True))
     newest = bases[last].version if last else state.newest
-    return with_(state, gens=tuple(gens) if last else (), newest=newest)
+    return settled(with_(state, gens=tuple(gens) if last else (), newest=newest))
 
 
 # ---- what a group says ---------------------------------------------------------------------------------------------
@@ -240,9 +244,8 @@ def _committed(state: RunState, group: Group, done: Committed) -> RunState:
     if current is None or done.start.number != current.number or not state.history.contains(done.version):
         return state
     if done.version.generation == current.number:
-        roster = with_roles(current.roster, done.promoted)
-        if roster is not current.roster or not current.committed:
-            state = replace_gen(state, msgspec.structs.replace(current, roster=roster, committed=True))
+        if not current.committed or done.promoted not in ((), current.grown):
+            state = replace_gen(state, msgspec.structs.replace(with_roles(current, done.promoted), committed=True))
             state = with_(state, dirty=True)
         for name in done.mismatched:
             state = _mismatched(state, name)
@@ -267,9 +270,8 @@ def finish(state: RunState, version: Version) -> RunState:
         return state
     state = with_(emit(state, StoreFinished(version=version)), finished=version, newest=max(state.newest, version))
     state = tell(state, "finished", "", "", step=version.step)
-    for group in state.groups.values():
-        state = send(state, group, Leave(reason=f"the run is finished at step {version.step}", success=True))
-    return state
+    leave = Leave(reason=f"the run is finished at step {version.step}", success=True)
+    return send_all(state, ((group, leave) for group in state.groups.values()))
 
 
 def _stream_ended(state: RunState, conn: int) -> RunState:

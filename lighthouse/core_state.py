@@ -68,6 +68,7 @@ class Gen(Value, frozen=True):
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
     planned: it is entered by a roll call, not by a base that the lighthouse sends
+    grown: the promotions taken into the roster last: every member tells of the same ones
     """
 
     number: int
@@ -82,12 +83,16 @@ class Gen(Value, frozen=True):
     committed: bool = False
     recalled: bool = False
     planned: bool = False
+    grown: Roster = ()
 
 
 class Change(Value, frozen=True):
     """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then.
 
     again: a member that had been lost is back, so others may be as well: they were given one more lease, once
+    looked: what the last look at who is awaited depended on, besides events; awaited: how many were; heard: events that
+    may have changed it since. Each is about one group, so while they are fewer, somebody is still awaited: a change of
+    N members looks at all of them a few times only, not at every report.
     """
 
     number: int
@@ -95,6 +100,9 @@ class Change(Value, frozen=True):
     since_s: float
     until_s: float
     again: bool = False
+    looked: tuple[bool, bool, tuple[int, ...]] | None = None
+    awaited: int = 0
+    heard: int = 0
 
 
 class Plan(Value, frozen=True):
@@ -118,6 +126,7 @@ class RunState(Value, frozen=True):
 
     check_s: when the first lease can run out; dirty: something happened that plans and heals depend on, so they are
     looked at again; retry_s: when a joiner that failed may heal again, 0 for none
+    odd: names of groups that plans and heals are about: all but members with nothing on their minds
     """
 
     config: RunConfig
@@ -130,6 +139,7 @@ class RunState(Value, frozen=True):
     next_heal: int = 1
     setup: dict[str, str] = {}
     groups: Table[Group] = Table()
+    odd: Table[bool] = Table()
     conns: Table[str] = Table()
     history: History = History()
     gens: tuple[Gen, ...] = ()
@@ -179,9 +189,39 @@ def send(state: RunState, group: Group, message: Down) -> RunState:
     return emit(state, Send(conn=group.conn, message=message)) if group.conn else state
 
 
+def send_all(state: RunState, messages: Iterable[tuple[Group, Down]]) -> RunState:
+    """As `send`, of many messages: their cost is that of their number."""
+    sends = [Send(conn=group.conn, message=message) for group, message in messages if group.conn]
+    return emit(state, *sends)
+
+
 def put_group(state: RunState, group: Group) -> RunState:
     """`state` with `group` in its table."""
-    return with_(state, groups=state.groups.set(group.name, group))
+    groups = state.groups.set(group.name, group)
+    was, now = state.odd.get(group.name) is not None, _is_odd(state, group)
+    if was is now:
+        return with_(state, groups=groups)
+    odd = state.odd.set(group.name, True) if now else state.odd.without(group.name)
+    return with_(state, groups=groups, odd=odd)
+
+
+def drop_group(state: RunState, name: str) -> RunState:
+    """`state` without the group of that name."""
+    return with_(state, groups=state.groups.without(name), odd=state.odd.without(name))
+
+
+def settled(state: RunState) -> RunState:
+    """`state` with `odd` as it is once another generation is the present one."""
+    odd: Table[bool] = Table()
+    for group in state.groups.values():
+        if _is_odd(state, group):
+            odd = odd.set(group.name, True)
+    return with_(state, odd=odd)
+
+
+def _is_odd(state: RunState, group: Group) -> bool:
+    busy = group.draining or group.leaving or group.mismatched or group.caught or group.loading or group.heal != 0
+    return busy or (bool(state.gens) and not is_member(state.current, group))
 
 
 def change_group(state: RunState, group: Group, **fields: object) -> RunState:
@@ -251,10 +291,13 @@ def replace_gen(state: RunState, gen: Gen) -> RunState:
     return with_(state, gens=tuple(gen if g.number == gen.number else g for g in state.gens))
 
 
-def with_roles(roster: Roster, grown: Iterable[Member]) -> Roster:
-    """`roster` in which the members named in `grown` have the role given there."""
+def with_roles(gen: Gen, grown: Roster) -> Gen:
+    """`gen` in whose roster the members named in `grown` have the role given there."""
+    if not grown:
+        return gen
     roles = {(m.name, m.incarnation): m for m in grown}
-    return tuple(roles.get((m.name, m.incarnation), m) for m in roster) if roles else roster
+    roster = tuple(roles.get((m.name, m.incarnation), m) for m in gen.roster)
+    return msgspec.structs.replace(gen, roster=roster, grown=grown)
 
 
 def roster_change(gen: Gen | None, roster: Roster) -> RosterChange:

@@ -131,7 +131,6 @@ class Beacon:
         try:
             for event in events:
                 self.state = record(self.state, event, now)
-            self.world.watch.lighthouse_heard(self)
             self.state, effects = decide(self.state, now)
         except Exception as error:
             self.turns.append(Turn(told, now, raised=repr(error)))

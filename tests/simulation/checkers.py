@@ -29,13 +29,34 @@ class Broken(AssertionError):
     """A promise was broken; the message says which, where and when."""
 
 
-class Watch:
-    """Everything that is known of one world, and what is wrong with it."""
+class Notes:
+    """What happened in a world, for whoever reads the tail of a failing one, and what is wrong with it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.wrong: list[str] = []
         self.notes: deque[str] = deque(maxlen=4000)
+
+    def broken(self, what: str) -> None:
+        """Notes a broken promise."""
+        self.note("BROKEN " + what)
+        self.wrong.append(f"at {self._world.engine.now:.4f} s: {what}")
+
+    def note(self, text: str) -> None:
+        """Notes something that happened now."""
+        self.notes.append(f"{self._world.engine.now:9.4f} {text}")
+
+    def raise_broken(self) -> None:
+        """Raises Broken if anything is wrong."""
+        if self.wrong:
+            raise Broken("; ".join(self.wrong[:3]))
+
+
+class Watch(Notes):
+    """Everything that is known of one world, and a checker for each promise."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
         self.commit_notes: deque[str] = deque(maxlen=60)
         self.weights_of: dict[Version, int] = {}
         self.cursor_of: dict[Version, int] = {ROOT: 0}
@@ -55,22 +76,6 @@ class Watch:
         self._floors: dict[tuple[str, int], int] = {}
         self._fenced: set[tuple[str, int]] = set()
         self._decided = 0
-
-    # ---- what is wrong ---------------------------------------------------------------------------------------------
-
-    def broken(self, what: str) -> None:
-        """Notes a broken promise."""
-        self.note("BROKEN " + what)
-        self.wrong.append(f"at {self._world.engine.now:.4f} s: {what}")
-
-    def note(self, text: str) -> None:
-        """Notes something for whoever reads the tail of a failing world."""
-        self.notes.append(f"{self._world.engine.now:9.4f} {text}")
-
-    def raise_broken(self) -> None:
-        """Raises Broken if anything is wrong."""
-        if self.wrong:
-            raise Broken("; ".join(self.wrong[:3]))
 
     # ---- ranks -----------------------------------------------------------------------------------------------------
 
@@ -177,9 +182,6 @@ class Watch:
             self.broken(f"{group.label}: deciding twice changes something")
 
     # ---- the lighthouse --------------------------------------------------------------------------------------------
-
-    def lighthouse_heard(self, beacon: Beacon) -> None:
-        """Before it decides."""
 
     def lighthouse_decided(self, beacon: Beacon, effects: Sequence[Any], now: float) -> None:
         """Deciding twice changes nothing."""

@@ -99,6 +99,10 @@ class Healing:
     def _reaches(self, source: Rank) -> bool:
         return source.alive and not self._world.network.apart(self._rank.group.label, source.group.label)
 
+    def _transfer_s(self) -> float:
+        """How long an entry takes to arrive here."""
+        return self._world.spec.slot_s * self._world.engine.chance("transfers").uniform(0.05, 0.4)
+
     def _fetch(self, message: Fetch, turn: int, told: bool) -> None:
         if turn != self._turn:
             return
@@ -107,7 +111,7 @@ class Healing:
         for source in sources:
             entry = source.healing.log.get(message.version)
             if entry is not None:
-                rank.later(rank.group.transfer_s(), self._fetched, turn, source, entry)
+                rank.later(self._transfer_s(), self._fetched, turn, source, entry)
                 return
         if any(r.book.usable and r.book.version == message.version for r in sources):
             if not told:
@@ -148,7 +152,7 @@ class Healing:
         for source in self._sources(message.sources):
             snapshot = source.healing.staged.get(message.heal)
             if snapshot is not None and not source.stopped:
-                rank.later(rank.group.transfer_s() * 5, self._load_done, message, source, snapshot)
+                rank.later(self._transfer_s() * 5, self._load_done, message, source, snapshot)
                 return
         if now < deadline_s and self._sources(message.sources):
             rank.later(0.05, self._load_from, message, deadline_s)

@@ -86,11 +86,13 @@ class Tree:
         original = path.read_text()
         try:
             path.write_text(mutated(self._folder, mutation))
+            _forget_compiled(path)
             killed_by = next(filter(None, self._reds(mutation, seeds)), "")
         except Rotten as rotten:
             return Verdict(mutation, "", 0.0, str(rotten))
         finally:
             path.write_text(original)
+            _forget_compiled(path)
         return Verdict(mutation, killed_by, time.monotonic() - began)
 
     def _reds(self, mutation: Mutation, seeds: int) -> Iterator[str]:
@@ -126,8 +128,9 @@ class Tree:
         return found.group(0) if found else f"seeds: {_last(out)}"
 
     def _run(self, *arguments: str) -> tuple[int, str]:
-        environ = {**os.environ, "PYTHONPATH": ".:tests", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        environ = {**os.environ, "PYTHONPATH": ".:tests", "OMP_NUM_THREADS": "1"}
         environ.pop("PYTEST_ADDOPTS", None)
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
         try:
             done = subprocess.run(
                 [sys.executable, *arguments],
@@ -142,6 +145,12 @@ class Tree:
         except subprocess.TimeoutExpired:
             return 1, f"it hangs: no end in {LIMIT_S:g} s"
         return done.returncode, done.stdout
+
+
+def _forget_compiled(path: Path) -> None:
+    """Python takes a source of the same second and length for the same: what it compiled of this one must go."""
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
 
 
 def _last(out: str) -> str:

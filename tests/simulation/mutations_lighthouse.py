@@ -19,8 +19,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     # ---- who is lost, who forms, who ends
     _change(
         "nobody is spared in the first lease",
-        "now >= change.until_s, in_grace(state, now)",
-        "now >= change.until_s, False",
+        "late, grace = now >= change.until_s, in_grace(state, now)",
+        "late, grace = now >= change.until_s, False",
     ),
     _core("leases end only after their end", "now >= group.heard_s + lease_s", "now > group.heard_s + lease_s"),
     _core(

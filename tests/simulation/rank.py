@@ -278,7 +278,7 @@ class Rank:
             if not self.alive:
                 return
             if isinstance(message, Quit):
-                self.group.rank_leaves(self)
+                self.group.rank_dies(self, 0, "")
             elif isinstance(message, Load):
                 self._load(message)
             elif isinstance(message, Go | Commit) and self.book.work is not None and not self.book.leaving:
@@ -321,7 +321,7 @@ class Rank:
         for heal in message.stage:
             self.healing.stage(heal)
         if message.leave:
-            self.group.rank_leaves(self)
+            self.group.rank_dies(self, 0, "")
 
     def _apply_held(self, message: Apply) -> None:
         entry = self.healing.held.pop(message.name, None)

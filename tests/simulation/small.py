@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from simulation.small_checks import stuck
 from simulation.small_host import Spec
 from simulation.small_moves import after, faults, moves
-from simulation.small_world import State, World
+from simulation.small_world import World
 
 
 class Found(msgspec.Struct):
@@ -83,7 +83,9 @@ def explore(spec: Spec, limit: int = 1 << 40, seconds: float = 1e9) -> Found:
         ordinary = moves(world, state)
         if not ordinary:
             views = [world.view(h) for h in state.hosts]
-            kind, bad = stuck(views, world.waits(state.lighthouse), world.stores.values[state.store], spec.groups, spec.min_groups)
+            kind, bad = stuck(
+                views, world.waits(state.lighthouse), world.stores.values[state.store], spec.groups, spec.min_groups
+            )
             found.ends[kind] += 1
             if bad:
                 found.wrong = f"{kind}, but {bad}"
@@ -153,9 +155,28 @@ if __name__ == "__main__":
     p.add_argument("--limit", type=int, default=1 << 40)
     p.add_argument("--seconds", type=float, default=1e9)
     a = p.parse_args()
-    spec = Spec(name="x", groups=a.groups, shards=a.shards, steps=a.steps, slots=a.slots, faults=a.faults, restarts=a.restarts, min_groups=a.min, kinds=tuple(a.kinds.split(",")), returns=not a.gone)
+    spec = Spec(
+        name="x",
+        groups=a.groups,
+        shards=a.shards,
+        steps=a.steps,
+        slots=a.slots,
+        faults=a.faults,
+        restarts=a.restarts,
+        min_groups=a.min,
+        kinds=tuple(a.kinds.split(",")),
+        returns=not a.gone,
+    )
     found = explore(spec, a.limit, a.seconds)
-    print(found.states, "states", found.steps, "steps", f"{found.seconds:.1f} s", dict(found.ends), "complete" if found.complete else "cut off")
+    print(
+        found.states,
+        "states",
+        found.steps,
+        "steps",
+        f"{found.seconds:.1f} s",
+        dict(found.ends),
+        "complete" if found.complete else "cut off",
+    )
     if found.wrong:
         lines, world, state = story(spec, found.path)
         print("\n".join(lines))

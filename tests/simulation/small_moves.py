@@ -122,9 +122,7 @@ def _stream_moves(world: World, state: State) -> list[Move]:
     return found
 
 
-def _host_moves(
-    world: World, state: State, views: list[HostView]
-) -> tuple[list[Move], list[Move], list[Move]]:
+def _host_moves(world: World, state: State, views: list[HostView]) -> tuple[list[Move], list[Move], list[Move]]:
     """What collectives, and what transfers can come to; and transfers that only a deadline ends."""
     operations = dict(state.operations)
     found: list[Move] = []

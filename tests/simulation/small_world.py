@@ -245,9 +245,7 @@ class World:
         left = state.restarts - 1
         record = self.stores.values[state.store]
         lighthouse = self.lighthouses.of(first_state(self.spec, record, self.spec.restarts - left))
-        streams = {
-            s.conn: s._replace(up=(), flags=s.flags | LIGHTHOUSE_GONE | BROKEN | SEALED) for s in state.streams
-        }
+        streams = {s.conn: s._replace(up=(), flags=s.flags | LIGHTHOUSE_GONE | BROKEN | SEALED) for s in state.streams}
         return state._replace(lighthouse=lighthouse, streams=_kept(streams), restarts=left)
 
     # ---- streams ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The lighthouse's core, rule by rule: changes that nobody planned: who forms the next generation, from what, with which slots."""
+"""The lighthouse's core, rule by rule: changes that nobody planned: who forms the next generation, and from what."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from lighthouse.core_values import (
     EndRun,
     Hold,
     StoreBase,
+    StoreClaim,
     StoreNumber,
 )
 from lighthouse.values import (
@@ -62,6 +63,14 @@ def test_only_equal_initial_weights_form() -> None:
     assert lead.members == ["g1", "g3"]
 
 
+def test_a_generation_is_claimed_before_it_has_a_base() -> None:
+    lead = Lead(groups_wanted=2)
+    version = lead.form("g1", "g2")
+    stored = [e for e in lead.effects if isinstance(e, StoreNumber | StoreClaim | StoreBase)]
+    assert [type(e) for e in stored] == [StoreNumber, StoreClaim, StoreBase]
+    assert {e.number for e in stored} == {version.generation}
+
+
 def test_the_newest_version_is_the_base_and_who_is_one_behind_levels() -> None:
     lead = Lead(groups_wanted=3, min_groups=2)
     version = lead.form(*THREE)
@@ -98,6 +107,8 @@ def test_a_version_beside_the_history_is_no_base() -> None:
 def test_who_does_not_report_is_left_out_after_one_lease() -> None:
     lead = Lead(groups_wanted=3)
     version = lead.form(*THREE)
+    for name in THREE:
+        lead.say(name, standing(version, abandoned=version.generation))
     lead.say("g1", standing(version, abandoned=version.generation + 1, failed=True))
     lead.say("g1", standing(version, abandoned=asked(lead, "g1"), failed=True))
     assert lead.state.hold is Hold.REPORTS
@@ -224,20 +235,21 @@ def test_a_failed_generation_is_over_for_all() -> None:
 
 
 def test_who_came_back_keeps_no_slot_that_another_answers_for() -> None:
-    lead = Lead(groups_wanted=3)
-    version = lead.form(*THREE)
+    lead = Lead(groups_wanted=4)
+    version = lead.form(*THREE, "g4")
     number = version.generation
-    lead.pass_time(3.0, ("g2", "g3"))  # g1 is cut off, and goes on alone in its thoughts
-    for name, answers in (("g2", (2, 3)), ("g3", (4, 5))):
+    lead.pass_time(3.0, ("g2", "g3", "g4"))  # g1 is cut off
+    for name, answers in (("g2", (2, 3)), ("g3", (4,)), ("g4", (5,))):
         lead.say(name, standing(version, abandoned=asked(lead, name), answers=answers))
-    assert sorted(last_base(lead, "g2").slots + last_base(lead, "g3").slots) == [0, 1, 2, 3, 4, 5]
-    taken = last_base(lead, "g2").slots
-    died(lead, "g3")
+    dealt = {name: last_base(lead, name).slots for name in ("g2", "g3", "g4")}
+    assert dealt == {"g2": (2, 3), "g3": (0, 4), "g4": (1, 5)}
+    died(lead, "g4")
     new = lead.state.last_number
     lead.hello("g1", standing(version, abandoned=new, answers=(0, 1)), incarnation=1)
-    lead.say("g2", standing(version, abandoned=new, generation=number + 1, answers=taken))
-    assert set(taken) <= set(last_base(lead, "g2").slots)
-    assert sorted(last_base(lead, "g1").slots + last_base(lead, "g2").slots) == [0, 1, 2, 3, 4, 5]
+    for name in ("g2", "g3"):
+        lead.say(name, standing(version, abandoned=new, generation=number + 1, answers=dealt[name]))
+    assert lead.members == ["g1", "g2", "g3"]
+    assert {name: last_base(lead, name).slots for name in ("g2", "g3")} == {"g2": (1, 2, 3), "g3": (0, 4, 5)}
 
 
 def test_the_cursor_is_that_of_who_was_in_the_newest_generation() -> None:
