@@ -19,8 +19,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     # ---- who is lost, who forms, who ends
     _change(
         "nobody is spared in the first lease",
-        "late, grace = now >= change.until_s, in_grace(state, now)",
-        "late, grace = now >= change.until_s, False",
+        "grace = in_grace(state, now) or (change.again and not late)",
+        "grace = change.again and not late",
     ),
     _core("leases end only after their end", "now >= group.heard_s + lease_s", "now > group.heard_s + lease_s"),
     _core(
@@ -59,19 +59,21 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _change(
         "a version beside the history is a base",
-        "(g.leaving or g.loading) and state.history.contains(g.report.version)]",
-        "(g.leaving or g.loading)]",
+        "if not g.loading and state.history.contains(g.report.version)]",
+        "if not g.loading]",
     ),
-    _change("half loaded weights are a base", "not (g.leaving or g.loading) and", "not g.leaving and"),
+    _change("half loaded weights are a base", "if not g.loading and state.history", "if state.history"),
     _change("who has not abandoned is a reporter", "if g.live and g.report.abandoned >= number]", "if g.live]"),
     _change("other initial weights are equal", "on = [g for g in on if g.digest == first.digest]", "on = list(on)"),
     _change(
-        "no fence", "fence = [g for g in state.gens if not g.left]", "fence = [g for g in state.gens[:0] if not g.left]"
+        "no fence",
+        "open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]",
+        "open_gens = [g for g in state.gens[:0] if not is_bounded(g, standing.version.step)]",
     ),
     _change(
         "only the present generation is fenced",
-        "fence = [g for g in state.gens if not g.left]",
-        "fence = [g for g in state.gens[:1] if not g.left]",
+        "open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]",
+        "open_gens = [g for g in state.gens[:1] if not is_bounded(g, standing.version.step)]",
     ),
     _change("min_groups is off by one", "if count < wanted:", "if count < wanted - 1:"),
     _change(
@@ -117,8 +119,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _evidence(
         "a report of the generation itself leaves it",
-        "if report.abandoned > gen.number and",
-        "if report.abandoned >= gen.number and",
+        "if report.abandoned > gen.number:",
+        "if report.abandoned >= gen.number:",
     ),
     _evidence("a failed generation is no trouble", "if failed or overtaken or outside:", "if overtaken or outside:"),
     _evidence(
