@@ -81,12 +81,16 @@ class Gen(Value, frozen=True):
 
 
 class Change(Value, frozen=True):
-    """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then."""
+    """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then.
+
+    stalled: the generation at work made no progress, so those that others wait for are to be evicted
+    """
 
     number: int
     reason: str
     since_s: float
     until_s: float
+    stalled: bool = False
 
 
 class Plan(Value, frozen=True):
@@ -110,6 +114,7 @@ class RunState(Value, frozen=True):
 
     check_s: when the first lease can run out; dirty: something happened that plans and heals depend on, so they are
     looked at again; retry_s: when a joiner that failed may heal again, 0 for none
+    progress_s: when the generation at work was last seen to go on, on the lease clock; 0 while none is at work
     """
 
     config: RunConfig
@@ -135,6 +140,7 @@ class RunState(Value, frozen=True):
     newest: Version = ROOT
     loss: float = 0.0
     step_s: float = 0.0
+    progress_s: float = 0.0
     finished: Version | None = None
     ended: str = ""
     dirty: bool = True

@@ -207,6 +207,8 @@ class Rank:
         work = self.book.work
         assert work is not None
         self.phase = Phase.WAITING
+        if not work.farewell:
+            self._mark(MarkKind.GRADIENTS)
         if work.generation in self._lost or work.generation < self._floor:
             self._collective_lost(self._attempt, self._lost.get(work.generation, "abandoned"))
         elif work.generation not in self._open:
@@ -214,7 +216,6 @@ class Rank:
         elif work.farewell:
             self._roll_call()
         else:
-            self._mark(MarkKind.GRADIENTS)
             self._launch(tuple(sorted(self.sum)), self._reduce_done)
 
     def _launch(self, payload: Any, then: Any) -> None:
