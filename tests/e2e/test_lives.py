@@ -133,6 +133,7 @@ def test_too_few_hold_and_heal_in_the_hold(cluster: Callable[..., Cluster], undi
     run.finish(undisturbed)
 
 
+@pytest.mark.timeout(300)
 def test_a_rank_hangs(cluster: Callable[..., Cluster], undisturbed: Reference) -> None:
     """It lives, and its agent beats; the others wait for it in vain, until it is evicted and started anew."""
     run = cluster("--groups-wanted", "3", "--stall-floor-s", "3")
