@@ -206,11 +206,12 @@ def _end_if_hopeless(state: RunState, now: float) -> RunState:
 
 
 def _reports_due(state: RunState, now: float) -> bool:
-    """Whether somebody may still say that it stands in the history."""
+    """Whether somebody may still say that it stands in the history. A load may end well though its donor is gone."""
     change = state.change
     if change is None or now >= change.until_s:
         return False
-    return any(g.live and g.report.abandoned < change.number for g in state.groups.values())
+    loads = any(g.live and g.heal and (g.loading or g.report.version.step < 0) for g in state.groups.values())
+    return loads or any(g.live and g.report.abandoned < change.number for g in state.groups.values())
 
 
 def _end(state: RunState, reason: str) -> RunState:

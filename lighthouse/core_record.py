@@ -159,7 +159,8 @@ def _beat(state: RunState, group: Group, version: Version, now: float) -> RunSta
     if is_member(state.current, group):
         state = with_(state, progress_s=lease_clock(state, now))
     state = change_group(state, group, version=version)
-    if state.change is not None and group.caught:  # a joiner has moved on since it reported: it is asked again
+    if state.change is not None and not is_member(state.current, group):
+        # A joiner has moved on since it reported: it is asked again.
         state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
     return state
 

@@ -28,7 +28,7 @@ def patience_s(state: RunState) -> float:
 
 def due_s(state: RunState) -> float:
     """When the generation at work counts as stalled if it makes no progress; 0 for never."""
-    if state.current is None or not state.progress_s:
+    if state.current is None or state.progress_s < 0:
         return 0.0
     return state.progress_s + patience_s(state) + state.paused_s
 

@@ -114,7 +114,7 @@ class RunState(Value, frozen=True):
 
     check_s: when the first lease can run out; dirty: something happened that plans and heals depend on, so they are
     looked at again; retry_s: when a joiner that failed may heal again, 0 for none
-    progress_s: when the generation at work was last seen to go on, on the lease clock; 0 while none is at work
+    progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
     """
 
     config: RunConfig
@@ -140,7 +140,7 @@ class RunState(Value, frozen=True):
     newest: Version = ROOT
     loss: float = 0.0
     step_s: float = 0.0
-    progress_s: float = 0.0
+    progress_s: float = -1.0
     finished: Version | None = None
     ended: str = ""
     dirty: bool = True
