@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_change, core_heal, core_plan
+from lighthouse import core_change, core_heal, core_plan, core_stall
 from lighthouse.core_evidence import forget
 from lighthouse.core_hello import without_conn
 from lighthouse.core_record import record
@@ -76,6 +76,8 @@ def wake_at(state: RunState, now: float) -> float | None:
         times.append(state.check_s + state.paused_s)
     if state.change is not None:
         times += [state.change.until_s, state.started_s + state.config.lease_s + state.paused_s]
+    elif state.finished is None and not state.ended:
+        times.append(core_stall.due_s(state))
     if state.plan is not None and not state.plan.ready:
         times.append(state.plan.until_s)
     if not state.gens and state.first_hello_s >= 0:
@@ -165,6 +167,9 @@ def _note_missing(state: RunState, current: Gen) -> RunState:
 def _change(state: RunState, now: float) -> RunState:
     if state.change is not None:
         return core_change.advance(with_(state, trouble=""), now)
+    if not state.trouble and core_stall.is_stalled(state, now):
+        text = f"no step was committed for {core_stall.patience_s(state):.1f} s"
+        state = with_(state, trouble=text)
     if state.trouble:
         return core_change.advance(core_change.begin(state, state.trouble, now), now)
     if not state.gens and _may_form(state, now):
@@ -207,11 +212,12 @@ def _end_if_hopeless(state: RunState, now: float) -> RunState:
 
 
 def _reports_due(state: RunState, now: float) -> bool:
-    """Whether somebody may still say that it stands in the history."""
+    """Whether somebody may still say that it stands in the history. A load may end well though its donor is gone."""
     change = state.change
     if change is None or now >= change.until_s:
         return False
-    return any(g.live and g.report.abandoned < change.number for g in state.groups.values())
+    loads = any(g.live and g.heal and (g.loading or g.report.version.step < 0) for g in state.groups.values())
+    return loads or any(g.live and g.report.abandoned < change.number for g in state.groups.values())
 
 
 def _end(state: RunState, reason: str) -> RunState:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from lighthouse.core_record import finish
+from lighthouse.core_stall import evict, is_stalled, progressed
 from lighthouse.core_state import (
     Change,
     Gen,
@@ -56,7 +57,9 @@ def begin(state: RunState, reason: str, now: float) -> RunState:
     state = with_(
         emit(state, StoreNumber(number=number)),
         last_number=number,
-        change=Change(number=number, reason=reason, since_s=since, until_s=now + lease_s),
+        change=Change(
+            number=number, reason=reason, since_s=since, until_s=now + lease_s, stalled=is_stalled(state, now)
+        ),
         plan=None,
         trouble="",
     )
@@ -78,13 +81,16 @@ def advance(state: RunState, now: float) -> RunState:
     state = with_(state, change=change)
     if waits:
         return held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
+    if change.stalled:
+        change = msgspec.structs.replace(change, stalled=False)
+        state = progressed(evict(with_(state, change=change), change.number), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
     if standing is not None and hold is Hold.TOO_FEW and is_over(state, standing.version, _stopped(standing)):
         return finish(state, standing.version)  # nothing is left to commit, so nobody is needed for it
     if standing is None or hold is not Hold.NONE:
         return held(state, hold, text, now)
-    return _form(state, change, standing)
+    return _form(state, change, standing, now)
 
 
 def _stopped(standing: Standing) -> bool:
@@ -203,9 +209,11 @@ def _few(groups: int) -> bool:
 # ---- claim and base ------------------------------------------------------------------------------------------------
 
 
-def _form(state: RunState, change: Change, standing: Standing) -> RunState:
+def _form(state: RunState, change: Change, standing: Standing, now: float) -> RunState:
     roster = _roster(state, standing)
     gen = new_gen(change.number, roster)
+    if state.current is None or gen.members != state.current.members or state.hold not in (Hold.NONE, Hold.REPORTS):
+        state = progressed(state, now)  # the same members again are no progress
     cursor = max(standing.on, key=lambda g: g.report.generation).report.cursor
     gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
     first = not state.gens

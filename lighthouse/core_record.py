@@ -105,7 +105,8 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         elif claim.number > last and claim.planned:
             gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster, True), recalled=True))
     newest = bases[last].version if last else state.newest
-    return settled(with_(state, gens=tuple(gens) if last else (), newest=newest))
+    formed = tuple(gens) if last else ()
+    return settled(with_(state, gens=formed, newest=newest, progress_s=lease_clock(state, now)))
 
 
 # ---- what a group says ---------------------------------------------------------------------------------------------
@@ -139,11 +140,11 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
     last = None if late else group.version
     match message:
         case Beat():
-            return _beat(state, group, message.version)
+            return _beat(state, group, message.version, now)
         case Report():
             return take_report(state, group, message)
         case Committed():
-            return _committed(state, group, message)
+            return _committed(state, group, message, now)
         case Opened():
             return _opened(state, group, message.number)
         case Failure():
@@ -166,11 +167,14 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
     return state
 
 
-def _beat(state: RunState, group: Group, version: Version) -> RunState:
+def _beat(state: RunState, group: Group, version: Version, now: float) -> RunState:
     if group.version == version:
         return state
+    if is_member(state.current, group):
+        state = with_(state, progress_s=lease_clock(state, now))
     state = change_group(state, group, version=version)
-    if state.change is not None and group.caught:  # a joiner has moved on since it reported: it is asked again
+    if state.change is not None and not is_member(state.current, group):
+        # A joiner has moved on since it reported: it is asked again.
         state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
     return state
 
@@ -237,7 +241,7 @@ def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) 
     return change_group(state, group, heal=0, heal_failures=failures, retry_s=now + wait_s, caught=False)
 
 
-def _committed(state: RunState, group: Group, done: Committed) -> RunState:
+def _committed(state: RunState, group: Group, done: Committed, now: float) -> RunState:
     state = change_group(state, group, version=done.version)
     state = learn_start(state, done.start)
     current = state.current
@@ -250,7 +254,9 @@ def _committed(state: RunState, group: Group, done: Committed) -> RunState:
         for name in done.mismatched:
             state = _mismatched(state, name)
     if done.version.step > state.newest.step:
-        state = with_(state, newest=done.version, loss=done.loss, step_s=done.step_s)
+        state = with_(
+            state, newest=done.version, loss=done.loss, step_s=done.step_s, progress_s=lease_clock(state, now)
+        )
         words = {"loss": f"{done.loss:.4f}", "tokens": done.tokens, "step_s": f"{done.step_s:.3f}"}
         state = tell(state, "step", "skipped" if done.skipped else "", "", **words)
     return state

@@ -93,6 +93,7 @@ class Change(Value, frozen=True):
     looked: what the last look at who is awaited depended on, besides events; awaited: how many were; heard: events that
     may have changed it since. Each is about one group, so while they are fewer, somebody is still awaited: a change of
     N members looks at all of them a few times only, not at every report.
+    stalled: the generation at work made no progress, so those that others wait for are to be evicted
     """
 
     number: int
@@ -103,6 +104,7 @@ class Change(Value, frozen=True):
     looked: tuple[bool, bool, tuple[int, ...]] | None = None
     awaited: int = 0
     heard: int = 0
+    stalled: bool = False
 
 
 class Plan(Value, frozen=True):
@@ -127,6 +129,7 @@ class RunState(Value, frozen=True):
     check_s: when the first lease can run out; dirty: something happened that plans and heals depend on, so they are
     looked at again; retry_s: when a joiner that failed may heal again, 0 for none
     odd: names of groups that plans and heals are about: all but members with nothing on their minds
+    progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
     """
 
     config: RunConfig
@@ -153,6 +156,7 @@ class RunState(Value, frozen=True):
     newest: Version = ROOT
     loss: float = 0.0
     step_s: float = 0.0
+    progress_s: float = -1.0
     finished: Version | None = None
     ended: str = ""
     dirty: bool = True

@@ -52,8 +52,8 @@ class RunConfig(Value, frozen=True):
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
     cold_start_after_s: a cold start is made by itself after so long; 0 means only by an operator
     skip_poison: a slot set aside is committed without, instead of holding the run
-    stall_factor, stall_floor_s, warmup_s: a member behind the furthest mark is suspected after `stall_factor` times the
-      median seconds per slot times its slots, never before `stall_floor_s`, and in its first step not before `warmup_s`
+    stall_factor, stall_floor_s, warmup_s: members behind the furthest mark are evicted when no step was committed for
+      `stall_factor` times the last step's seconds, never before `stall_floor_s`, nor before the first step `warmup_s`
     open_s: deadline for opening a communicator; heal_s: for a joiner to move any bytes
     donors: how many donors a joiner is given at most
     restart_limit: identical deaths of one name after which it is refused; 0 means no limit
@@ -69,7 +69,7 @@ class RunConfig(Value, frozen=True):
     cold_start_after_s: float = 0.0
     skip_poison: bool = False
     stall_factor: float = 10.0
-    stall_floor_s: float = 10.0
+    stall_floor_s: float = 60.0
     warmup_s: float = 300.0
     open_s: float = 20.0
     heal_s: float = 30.0

@@ -63,11 +63,13 @@ class LighthouseOptions:
     skip_poison: bool = False
     """Commit without a slot that was in hand at two deaths, instead of holding for a person."""
     stall_factor: float = 10.0
-    """A member behind the others is suspected after so many times the usual duration of its slots."""
-    stall_floor_s: float = 10.0
-    """No member is suspected earlier than this."""
+    """When no step was committed for so many times the duration of the last one, who the others wait for is evicted
+    and starts anew."""
+    stall_floor_s: float = 60.0
+    """No member is suspected earlier than this. Make it longer than anything that one group may do alone between two
+    steps, as an evaluation."""
     warmup_s: float = 300.0
-    """In its first step no member is suspected earlier than this."""
+    """Before the first step was committed no member is suspected earlier than this."""
     open_s: float = 20.0
     """Deadline for opening a communicator."""
     heal_s: float = 30.0

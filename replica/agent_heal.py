@@ -94,6 +94,7 @@ def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> A
         state,
         stand=Stand(version=message.version, cursor=message.cursor, stop=message.stop, loaded=True),
         joining=put(joining, phase=JoinPhase.FOLLOWING),
+        report_due=True,  # should all others be lost, the run goes on from here
     )
     return ledgered(
         state,

@@ -131,3 +131,18 @@ def test_too_few_hold_and_heal_in_the_hold(cluster: Callable[..., Cluster], undi
     run.until_contributing("g1", 2)
     assert run.lives("g0") == 1
     run.finish(undisturbed)
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_hangs(cluster: Callable[..., Cluster], undisturbed: Reference) -> None:
+    """It lives, and its agent beats; the others wait for it in vain, until it is evicted and started anew."""
+    run = cluster("--groups-wanted", "3", "--stall-floor-s", "3")
+    three(run)
+    hung = run.rank_pids("g1")[0]
+    run.kill_rank("g1", number=signal.SIGSTOP)
+    run.until(lambda: not alive(hung), "the rank that hangs is ended", 30.0)
+    run.until_contributing("g1", 2)
+    assert "stalled" in run.log("g1")
+    assert run.lives("g0") == run.lives("g2") == 1
+    assert run.recomputed("g0") == run.recomputed("g2") == []
+    run.finish(undisturbed)

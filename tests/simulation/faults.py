@@ -25,7 +25,8 @@ def draw_spec(chance: Random) -> Spec:
         terms=chance.random() < 2,
         drift=chance.choice([0.0, 0.05]),
         delay_s=chance.choice([(0.0002, 0.004), (0.001, 0.05)]),
-        marks=chance.random() < 0.3,
+        marks=chance.random() < 0.5,
+        stall_floor_s=chance.choice([2.0, 4.0, 10.0]),
     )
 
 
@@ -122,7 +123,7 @@ class Faults:
     def _stop_ranks(self) -> None:
         group = self._group()
         for rank in group.ranks:
-            rank.stop_for(self._chance.uniform(0.05, 3.0))
+            rank.stop_for(self._chance.choice([self._chance.uniform(0.05, 3.0), self._chance.uniform(3.0, 12.0)]))
 
     def _stop_agent(self) -> None:
         self._group().pause_agent(self._chance.uniform(0.05, 5.0))

@@ -178,6 +178,8 @@ class Rank:
         work = self.book.work
         assert work is not None
         self.phase = Phase.WAITING
+        if not work.farewell:
+            self._mark(MarkKind.GRADIENTS)
         lost = self._comms.lost(work.generation)
         if lost is not None:
             self._collective_lost(self._attempt, lost)
@@ -186,7 +188,6 @@ class Rank:
         elif work.farewell:
             self._roll_call()
         else:
-            self._mark(MarkKind.GRADIENTS)
             self._launch(tuple(sorted(self.sum)), self._reduce_done)
 
     def _launch(self, payload: Any, then: Any) -> None:

@@ -52,6 +52,22 @@ def test_survivors_of_a_death_compute_no_slot_twice() -> None:
     assert world.watch.told_kinds["formed"] == 2
 
 
+@pytest.mark.parametrize("moment", [3.0, 3.02, 3.05, 3.07, 3.1])
+def test_who_stalls_is_evicted(moment: float) -> None:
+    """A rank hangs, wherever in the step, while its agent lives and beats: it is started anew, and nobody else."""
+    world = World(5, msgspec.structs.replace(QUIET, marks=True, stall_floor_s=1.0))
+    world.run(moment)
+    hung = world.groups["g2"]
+    before = hung.ranks[0]
+    before.stop_for(1000.0)
+    world.run(20.0)
+    assert world.watch.told_kinds["evicted"] == 1
+    assert not before.alive
+    assert longest_gap_s(commits(world, "g1")) < 8.0, "at most two patiences and an opening"
+    assert commits(world, "g2")[-1] > world.engine.now - 0.5, "it is back"
+    assert not [r for r in world.watch.recomputed if not r.startswith("g2")]
+
+
 @pytest.mark.parametrize("fate", ["heals", "never loads", "dies while it loads", "is slow"])
 def test_a_joiner_delays_nobody(fate: str) -> None:
     """Whatever becomes of a joiner: until it is a member, the others commit as if it were not there."""

@@ -41,6 +41,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     hold_patience_s: float = 0.0
     slot_s: float = 0.05
     start_s: float = 0.3
+    stall_floor_s: float = 10.0
     open_s: float = 5.0
     heal_s: float = 5.0
     drain_s: float = 20.0
@@ -107,6 +108,8 @@ class World:
             contributors_wanted=spec.contributors_wanted,
             lease_s=spec.lease_s,
             hold_patience_s=spec.hold_patience_s,
+            stall_floor_s=spec.stall_floor_s,
+            warmup_s=spec.stall_floor_s,
             open_s=spec.open_s,
             heal_s=spec.heal_s,
         )

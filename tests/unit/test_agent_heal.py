@@ -63,6 +63,7 @@ def test_a_joiner_loads_follows_and_catches_up() -> None:
     assert not script.downs(Fetch)
     script.rank(1, loaded())
     assert script.downs(Fetch) == [Fetch(version=AT, sources=(source("b"),))]
+    assert script.report.version == AT, "should all others be lost, the run can go on from here"
     assert next(line for line in script.ledger if line["event"] == "load")["cursor"] == 40
     script.holds(merged_step(AT, 5))
     assert script.downs(Apply)[-1].cursor == 44
