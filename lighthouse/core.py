@@ -82,6 +82,8 @@ def wake_at(state: RunState, now: float) -> float | None:
         times.append(state.plan.until_s)
     if not state.gens and state.first_hello_s >= 0:
         times.append(state.first_hello_s + state.config.join_wait_s)
+    if _is_hopeless(state):
+        times.append(_patience_until_s(state))
     if state.hold is not Hold.NONE and state.config.hold_patience_s:
         times.append(state.hold_since_s + state.config.hold_patience_s)
     return min((t for t in times if t > now), default=None)
@@ -202,13 +204,22 @@ def _drain_idle(state: RunState) -> RunState:
 
 def _end_if_hopeless(state: RunState, now: float) -> RunState:
     """Ends a run that nobody can go on with, or that has held for longer than its patience."""
-    if state.hold is Hold.COLD_START and all_dead(state) and not _reports_due(state, now):
+    if _is_hopeless(state) and now >= _patience_until_s(state) and not _reports_due(state, now):
         known = f"step {state.newest.step}" + " or later" * any(gen.recalled for gen in state.gens)
         return _end(state, f"all live weights are gone (the run stood at {known}): restore is needed")
     patience_s = state.config.hold_patience_s
     if state.hold is not Hold.NONE and patience_s and now >= state.hold_since_s + patience_s:
         return _end(state, f"held for {patience_s:g} s, waiting for {state.hold_text}")
     return state
+
+
+def _is_hopeless(state: RunState) -> bool:
+    return state.hold is Hold.COLD_START and all_dead(state)
+
+
+def _patience_until_s(state: RunState) -> float:
+    """Until when somebody with live weights, a joiner say, may still be on its way back to us."""
+    return state.hold_since_s + 2 * state.config.lease_s
 
 
 def _reports_due(state: RunState, now: float) -> bool:

@@ -215,5 +215,10 @@ class Watch(Notes):
         newest = max(self.bases.values(), default=ROOT)
         for group in self._world.groups.values():
             for rank in group.ranks:
-                if group.training and rank.book.usable and rank.book.version > newest:
+                stands = group.training and rank.book.usable
+                if stands and rank.book.version > newest and not self._is_cut_off(rank.book.version):
                     self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {rank.book.version}")
+
+    def _is_cut_off(self, version: Version) -> bool:
+        """Whether the history went on from below it: nobody can begin there."""
+        return any(number > version.generation and base.step < version.step for number, base in self.bases.items())
