@@ -143,10 +143,10 @@ def _is_beyond_root(state: RunState, standing: Standing) -> bool:
     """Whether the run has, or may have, made steps that none of these groups with initial weights knows of."""
     if state.history.base != ROOT or state.newest.step > 1:
         return True
-    if state.gens and not all_dead(state) and not any(is_member(gen, g) for gen in state.gens for g in standing.on):
-        return True  # a member that lives may be ahead by any number of steps; only one of them bounds that
-    fresh = all(g.report.generation == 0 for g in standing.on)
-    return fresh and any(gen.recalled for gen in state.gens)
+    if not state.gens or any(is_member(state.current, g) for g in standing.on):
+        return False  # a member that abandoned its generation at the root bounds what the others made of it: one step
+    # Without one, a member that lives may be ahead by any number; and of the dead, only what was heard is known.
+    return not all_dead(state) or any(gen.recalled for gen in state.gens)
 
 
 def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:

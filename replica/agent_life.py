@@ -144,7 +144,9 @@ def lost(
 
 
 def leave(state: AgentState, message: Leave, now: float) -> AgentState:
-    """The lighthouse lets the group go, or wants it to start anew."""
+    """The lighthouse lets the group go, or wants it to start anew. One that said Finished was heard, then."""
+    if state.finished is not None:
+        return put(state, finish_heard=True)
     if message.restart:
         return lost(state, 0, message.reason, "", killed=True, counts=False)
     if message.after_commit and live(state):
@@ -333,8 +335,8 @@ def quit_ranks(state: AgentState, now: float, effects: list[Effect]) -> AgentSta
 
 
 def _over(state: AgentState, now: float, effects: list[Effect], way: Ending) -> AgentState:
-    if state.finished is not None and not state.session.finished_told and now < way.until:
-        return state
+    if state.finished is not None and not state.finish_heard and now < way.until:
+        return state  # what was sent to a lighthouse that crashed is lost: another has to be told
     if welcomed(state) and way.goodbye:
         effects.append(ToLighthouse(message=Beat(version=version_told(state))))
         effects.append(ToLighthouse(message=Goodbye(reason=way.reason)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lighthouse.core_values import StoreBase, StoreRecord
 from lighthouse.values import EntryName, Version
 from simulation.small_lighthouse import Waits
-from simulation.small_values import Weights
 from simulation.small_view import HostView, Members
+from simulation.small_values import Weights
 
 
 def broken_by_commit(stored: StoreRecord, name: EntryName) -> list[str]:
@@ -53,12 +53,14 @@ def broken_in(views: list[HostView], stored: StoreRecord) -> list[str]:
     return wrong
 
 
-def stuck(views: list[HostView], waits: Waits, stored: StoreRecord, groups: int, min_groups: int) -> tuple[str, str]:
+def stuck(
+    views: list[HostView], waits: Waits, stored: StoreRecord, groups: int, min_groups: int, harmed: bool
+) -> tuple[str, str]:
     """(what the end of a story is, why it must not end so or ""). Nothing can happen any more but faults."""
     alive = [host for host in views if host.alive]
     if waits.finished:
         left = [f"{h.name} ({h.hold})" for h in alive if h.ranks]
-        bad = [f"{h.name} left with {h.code}" for h in views if h.code not in (None, 0)]
+        bad = [f"{h.name} left with {h.code}" for h in views if h.code not in ((None, 0, 1) if harmed else (None, 0))]
         return "finished", "; ".join([*(f"{x} is still there" for x in left), *bad])
     if waits.ended:
         best = max((h.version for h in views if h.version is not None), default=None)

@@ -29,7 +29,7 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import Abandon, Finished, Holding, Value
+from lighthouse.values import Abandon, Holding, Value
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
@@ -58,6 +58,7 @@ class Waits(Value, frozen=True):
     finished: bool
     ended: str
     hold: str
+    troubled: bool
     settled: bool
 
 
@@ -76,7 +77,7 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
     wrong: list[str] = []
     state, event = _event(state, key, numbers)
     after = record(state, event, NOW)
-    if isinstance(event, Said) and not isinstance(event.message, Finished):
+    if isinstance(event, Said):
         known = state.groups.get(event.name)
         if (known is None or known.incarnation != event.incarnation) and with_(after, dirty=state.dirty) != state:
             wrong.append(f"{event.name} changed something as incarnation {event.incarnation}, which is over")
@@ -163,7 +164,7 @@ def waits(state: RunState) -> Waits:
     current, change, plan = state.current, state.change, state.plan
     over = state.finished is not None or bool(state.ended)
     awaited: tuple[str, ...] = ()
-    if change is not None and change.until_s > NOW:
+    if change is not None and NOW < change.until_s:
         names = _awaited(state, change, NOW)
         awaited = tuple(n for n in names if (g := state.groups.get(n)) is not None and g.live)
     missing = tuple(m.name for m in (current.roster if current else ()) if state.groups.get(m.name) is None)
@@ -186,5 +187,6 @@ def waits(state: RunState) -> Waits:
         finished=state.finished is not None,
         ended=state.ended,
         hold=hold(state, NOW).name if hold(state, NOW) is not Hold.NONE else "",
+        troubled=bool(state.trouble),
         settled=change is None and plan is None and not state.trouble and current is not None,
     )

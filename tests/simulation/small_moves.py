@@ -26,6 +26,11 @@ def moves(world: World, state: State) -> list[Move]:
     eager = _eager(state, views, operations, streams if no_faults and not (transferred or late) else [])
     if eager is not None:
         return [eager]
+    stale = _stale(world, state) or (_news(world, state, views) if no_faults else None)
+    if stale is not None:
+        return [stale]
+    if no_faults and (world.spec.faults or world.spec.restarts) and _is_calm(world, state, views):
+        return (streams + operations + transferred)[:1]
     found = streams + operations + transferred + _deadlines(world, state, views, True)
     return found or late + _last_deadlines(world, state)
 
@@ -122,7 +127,9 @@ def _stream_moves(world: World, state: State) -> list[Move]:
     return found
 
 
-def _host_moves(world: World, state: State, views: list[HostView]) -> tuple[list[Move], list[Move], list[Move]]:
+def _host_moves(
+    world: World, state: State, views: list[HostView]
+) -> tuple[list[Move], list[Move], list[Move]]:
     """What collectives, and what transfers can come to; and transfers that only a deadline ends."""
     operations = dict(state.operations)
     found: list[Move] = []
@@ -190,6 +197,42 @@ def _eager(state: State, views: list[HostView], operations: list[Move], streams:
         if kind == "down" and not stream.flags & BROKEN and not views[stream.owner].busy:
             return kind, conn
     return None
+
+
+def _stale(world: World, state: State) -> Move | None:
+    """The end of a stream that the lighthouse has replaced, or a word of an incarnation that it has: it is no news."""
+    groups = {name: (incarnation, conn) for name, incarnation, conn in world.waits(state.lighthouse).groups}
+    for stream in state.streams:
+        if not stream.up or stream.flags & LIGHTHOUSE_GONE or not stream.incarnation:
+            continue
+        incarnation, conn = groups.get(world.view(state.hosts[stream.owner]).name, (0, 0))
+        ended = stream.up[0] == 0 and conn != stream.conn
+        if ended or stream.incarnation < incarnation:
+            return "up", stream.conn
+    return None
+
+
+def _news(world: World, state: State, views: list[HostView]) -> Move | None:
+    """A commit to tell of, while nothing is on its way, or will be, that makes the lighthouse ask how far the run is."""
+    waits = world.waits(state.lighthouse)
+    lost = any(is_lost(views, m, h.generation) for h in views for m in h.members.get(h.generation, ()))
+    if waits.changing or waits.troubled or lost or any(s.flags for s in state.streams):
+        return None
+    if not all(world.is_harmless(message) for s in state.streams for message in s.up):
+        return None
+    heads = ((s.conn, s.up[0]) for s in state.streams if s.up)
+    return next((("up", conn) for conn, message in heads if world.is_commit(message)), None)
+
+
+def _is_calm(world: World, state: State, views: list[HostView]) -> bool:
+    """Whether all are at work in the generation that the lighthouse leads, and no harm is left to be done."""
+    waits = world.waits(state.lighthouse)
+    if waits.finished:
+        return True
+    if not waits.settled or waits.ended or len(state.streams) != len(views):
+        return False
+    at_work = all(h.live and not h.joining and h.welcomed and h.generation == waits.number for h in views)
+    return at_work and not any(s.flags for s in state.streams)
 
 
 # ---- deadlines of the lighthouse -----------------------------------------------------------------------------------

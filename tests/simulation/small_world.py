@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import Hello, Welcome
+from lighthouse.values import CaughtUp, Committed, Hello, Opened, Welcome
 from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
 from simulation.small_host import Machine, Spec
 from simulation.small_lighthouse import Waits, first_state, turn, waits
@@ -245,10 +245,20 @@ class World:
         left = state.restarts - 1
         record = self.stores.values[state.store]
         lighthouse = self.lighthouses.of(first_state(self.spec, record, self.spec.restarts - left))
-        streams = {s.conn: s._replace(up=(), flags=s.flags | LIGHTHOUSE_GONE | BROKEN | SEALED) for s in state.streams}
+        streams = {
+            s.conn: s._replace(up=(), flags=s.flags | LIGHTHOUSE_GONE | BROKEN | SEALED) for s in state.streams
+        }
         return state._replace(lighthouse=lighthouse, streams=_kept(streams), restarts=left)
 
     # ---- streams ---------------------------------------------------------------------------------------------------
+
+    def is_commit(self, message: int) -> bool:
+        """Whether it tells of a committed step."""
+        return isinstance(self.things.values[message], Committed)
+
+    def is_harmless(self, message: int) -> bool:
+        """Whether it cannot make the lighthouse begin a change."""
+        return isinstance(self.things.values[message], Committed | Opened | CaughtUp)
 
     def is_overtaken(self, state: State, stream: Stream) -> bool:
         """Whether an older stream of the same host still carries its hello: hellos of one host keep their order."""
@@ -286,7 +296,9 @@ class World:
         return self.host_event(self._with(state, ended), stream.owner, ("ended",))
 
     def _with(self, state: State, stream: Stream) -> State:
-        return state._replace(streams=_kept({s.conn: s for s in state.streams} | {stream.conn: stream}))
+        conn, gone = stream.conn, stream.flags & 3 == 3
+        streams = tuple([stream if s.conn == conn else s for s in state.streams if s.conn != conn or not gone])
+        return state._replace(streams=streams)
 
     def checked(self, before: State, state: State) -> list[str]:
         """The promises that `state` breaks, and those that the last step broke."""
@@ -316,5 +328,4 @@ def _closed(stream: Stream) -> Stream:
 
 def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     """Streams of which somebody may still hear something, by number."""
-    both = AGENT_GONE | LIGHTHOUSE_GONE
-    return tuple(streams[conn] for conn in sorted(streams) if streams[conn].flags & both != both)
+    return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])

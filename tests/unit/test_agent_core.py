@@ -129,6 +129,7 @@ def test_the_farewell_ends_the_run_with_success() -> None:
     assert script.hold is AgentHold.LEAVING
     script.exits(0, 0)
     script.exits(1, 0)
+    script.told(Leave(reason="the run is finished", success=True))
     assert script.exit.code == 0 and isinstance(script.up[-1], Goodbye)
     assert sum(line["event"] == "commit" for line in script.ledger) == 1
 
@@ -159,6 +160,7 @@ def test_a_rank_that_fails_while_it_leaves_makes_the_agent_fail() -> None:
     script = in_step()
     script.commits(stop=True)
     script.commits()
+    script.told(Leave(reason="the run is finished", success=True))
     script.exits(0, 0)
     script.exits(1, 1, "Traceback\nOSError: disk full")
     assert script.exit.code == 1 and "disk full" in script.exit.reason

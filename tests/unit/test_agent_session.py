@@ -124,7 +124,25 @@ def test_a_finished_group_waits_a_while_to_tell_a_lighthouse_that_is_away() -> N
     assert not any(isinstance(effect, Exit) for effect in script.effects)
     script.waits()
     script.meets()
+    script.told(Leave(reason="the run is finished", success=True))
     assert script.ups(Finished) and script.exit.code == 0
+
+
+def test_a_lighthouse_that_crashed_before_it_heard_of_the_end_is_told_again() -> None:
+    """What was sent is not heard: else the next lighthouse holds for ever, and nobody is left to tell it."""
+    script = in_step()
+    script.commits(stop=True)
+    script.commits()
+    assert len(script.ups(Finished)) == 1
+    script.exits(0, 0)
+    script.exits(1, 0)
+    closes(script)
+    assert not any(isinstance(effect, Exit) for effect in script.effects)
+    script.waits()
+    script.meets()
+    assert len(script.ups(Finished)) == 2
+    script.told(Leave(reason="the run is finished", success=True))
+    assert script.exit.code == 0
 
 
 def test_a_finished_group_does_not_wait_for_ever() -> None:
