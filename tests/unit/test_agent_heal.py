@@ -321,7 +321,7 @@ def test_a_base_ends_the_heal_that_led_there() -> None:
     script = Script().begins(join=True)
     script.follows()
     script.based(number=90, version=AT, cursor=40)
-    assert script.goes.work.version == AT
+    assert script.goes().work.version == AT
     assert script.state.joining is None
     script.told(Abandon(number=91))
     assert script.state.fetching is None
