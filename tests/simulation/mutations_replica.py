@@ -41,7 +41,7 @@ REPLICA: tuple[Mutation, ...] = (
     _step("one shard's vote is enough", "if len(votes) < state.config.shards:", "if not votes:"),
     _step("a vote is taken twice", "    if seat.votes[shard_rank] is not None:\n        return state\n", ""),
     _step("one donor's name is enough", "count.records == wanted for", "count.records >= 1 for"),
-    _step("the wish to stop lasts one step", "stop=stand.stop or merged.stop,", "stop=merged.stop,"),
+    _step("the wish to stop is not heard", "stop=stand.stop or merged.stop,", "stop=stand.stop,"),
     _step("only the first member tells of a new generation", "(seat.place == 0 or seat.fresh):", "seat.place == 0:"),
     _step("the leaver of this step stays for one more", "leave=leave is not None,", "leave=False,"),
     _step("the cursor stands still", "cursor=stand.cursor + merged.slots,", "cursor=stand.cursor,"),
@@ -81,9 +81,9 @@ REPLICA: tuple[Mutation, ...] = (
     ),
     _heal("an abandoned base is entered", "if message.number < state.floor or message.number", "if message.number"),
     _heal(
-        "a base is entered on an unfinished load",
-        '    if not state.stand.usable:\n        reason = f"the base',
-        '    if False:\n        reason = f"the base',
+        "a heal outlives the base that ends it",
+        "level=Level(base=message, roster=roster), joining=None, starts=()",
+        "level=Level(base=message, roster=roster), starts=()",
     ),
     _heal(
         "a member lets itself be overwritten",

@@ -1,5 +1,6 @@
 """Verdicts of the agent's core: what commits, what never does, and what is told of it."""
 
+import msgspec
 import pytest
 from agent_script import SLOTS, Script, closes, members, whole
 
@@ -98,6 +99,16 @@ def test_votes_of_another_step_or_generation_are_refused() -> None:
     assert script.version.step == 1
     script.calls(0)
     assert script.version.step == 2
+
+
+def test_a_late_vote_of_the_same_step_in_another_generation_fails_nothing() -> None:
+    script = in_step()
+    late = msgspec.structs.replace(script.call(), generation=script.state.seat.generation - 1)
+    before = script.state.seat
+    script.ranks(late)
+    assert script.state.seat == before
+    script.commits()
+    assert script.version.step == 1
 
 
 def test_votes_of_an_earlier_life_are_refused() -> None:

@@ -11,12 +11,14 @@ from lighthouse.values import (
     Version,
     Welcome,
 )
+from replica.agent_state import SessionPhase
 from replica.agent_values import (
     AgentHold,
     Exit,
     LighthouseSaid,
     OpenSession,
     RankExited,
+    SessionClosed,
     SessionOpened,
     TookOver,
 )
@@ -90,6 +92,16 @@ def test_what_comes_over_an_old_session_is_dropped() -> None:
     closes_old = script.does(SessionOpened(session=1))
     assert script.state.floor == 5 and closes_old == []
     script.commits()
+
+
+def test_the_late_end_of_an_old_session_does_not_end_the_new_one() -> None:
+    script = in_step()
+    old = script.state.session.number
+    closes(script)
+    script.waits()
+    script.meets()
+    script.does(SessionClosed(session=old, reason="the network says so once more"))
+    assert script.state.session.phase is SessionPhase.WELCOMED
 
 
 def test_nothing_is_told_before_the_welcome() -> None:
