@@ -5,13 +5,22 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types stubs
+.PHONY: demo test chaos bench-loss lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
 
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest
+
+# Kills, stops, drains, joins and restarts at random for MINUTES, then a count; SEED=... repeats a schedule.
+MINUTES ?= 60
+SHARDS ?= 1
+chaos: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python -m chaos.soak --minutes $(MINUTES) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
+
+bench-loss: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .

@@ -152,4 +152,4 @@ def test_steps_are_progress() -> None:
     for step in range(2, 8):
         told.waits(1.0)
         told.commits("g1", "g2", step=step)
-    assert not [e for e in told.sent("g1", Base)[1:]]
+    assert len(told.sent("g1", Base)) == 1

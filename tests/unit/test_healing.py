@@ -26,7 +26,7 @@ def entry(step: int) -> Entry:
 
 
 def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost() -> None:
-    """The agent gives its verdict, and asks for the next entry, long before a busy training thread applies the first."""
+    """The agent gives its verdict and asks for the next entry; a busy training thread applies the first much later."""
     donor, mine, model = EntryLog(), EntryLog(), nn.Linear(2, 2)
     for step in (4, 5):
         donor.keep(entry(step))
