@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sim proof lint types stubs
+.PHONY: demo test sim proof chaos bench-loss lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
@@ -27,6 +27,15 @@ proof: $(INSTALLED)
 	@test ! -e tests/simulation/small.py || $(SIMULATION) simulation.small
 	$(SIMULATION) simulation.mutants
 	$(SIMULATION) simulation.scale
+
+# Kills, stops, drains, joins and restarts at random for MINUTES, then a count; SEED=... repeats a schedule.
+MINUTES ?= 60
+SHARDS ?= 1
+chaos: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python -m chaos.soak --minutes $(MINUTES) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
+
+bench-loss: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .

@@ -55,7 +55,7 @@ class Healing:
         self._like = like
         self._log_bytes = log_bytes
         self._say = say
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
         self._heal = 0
@@ -70,30 +70,33 @@ class Healing:
             self._staged = None
 
     def fetch(self, command: Fetch) -> None:
-        """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes."""
-        with self._lock:
-            self._turn += 1
-            turn, heal = self._turn, self._heal
+        """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes.
+
+        An entry that was told to be applied first is waited for: at most one lies here beside the one being applied.
+        """
+        turn = self._next_turn()
+        heal = self._heal
         threading.Thread(target=self._fetch, args=(command, turn, heal), name="bellrock-fetch", daemon=True).start()
 
     def take(self, name: EntryName) -> Entry:
         """The held entry `name`, to be applied; all others are forgotten."""
-        with self._lock:
+        with self._changed:
             entry = self._held.pop(name, None)
             self._held.clear()
+            self._changed.notify_all()
         if entry is None:
             raise ReplicaError(f"told to apply the entry from {name.start} to {name.end}, which is not held here")
         return entry
 
     def load(self, command: Load) -> Loaded | LoadFailed:
         """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed."""
-        with self._lock:
-            self._turn += 1
+        self._next_turn()
+        with self._changed:
             self._held.clear()
             self._heal = command.heal
         self.settle()
         try:
-            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock)
+            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock())
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
         self._log.stand_on(loaded.version)
@@ -121,15 +124,25 @@ class Healing:
 
     def close(self) -> None:
         """Ends fetching and serving."""
-        with self._lock:
-            self._turn += 1
+        self._next_turn()
         self._server.close()
         self._log.close()
 
     def _addresses(self, command: Fetch | Load) -> list[str]:
         return [source.weights[self._shard_rank] for source in command.sources]
 
+    def _next_turn(self) -> int:
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
+            return self._turn
+
     def _fetch(self, command: Fetch, turn: int, heal: int) -> None:
+        with self._changed:
+            # The entry that leads to where this one starts may wait for the training thread still.
+            self._changed.wait_for(
+                lambda: self._turn != turn or all(name.end != command.version for name in self._held)
+            )
         # The first question does not wait: that there is nothing newer must be told even if a step ends every moment.
         wait_s, told = 0.0, False
         while self._turn == turn:
@@ -141,13 +154,13 @@ class Healing:
                     wait_s,
                     self._like,
                     heal=heal,
-                    lock=socket_lock,
+                    lock=socket_lock(),
                 )
             except (TransferFailed, ValueError) as failure:
                 self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure)))
                 return
             if entry is not None:
-                with self._lock:
+                with self._changed:
                     if self._turn == turn:
                         self._held[entry.name] = entry
                 self._say_in_turn(turn, Held(name=entry.name, merged=entry.merged))

@@ -110,7 +110,9 @@ def test_a_run_does_not_wait_for_ever_for_a_joiner_that_loads() -> None:
     told.reports("j1", Version(-1, 0))
     told.waits(1.9)
     told.reports("j1", Version(-1, 0))
-    told.waits(0.2)
+    told.waits(1.9)
+    told.reports("j1", Version(-1, 0))
+    told.waits(0.4)
     assert [e.success for e in told.effects if isinstance(e, EndRun)] == [False]
 
 
@@ -152,4 +154,4 @@ def test_steps_are_progress() -> None:
     for step in range(2, 8):
         told.waits(1.0)
         told.commits("g1", "g2", step=step)
-    assert not told.sent("g1", Base)[1:]
+    assert len(told.sent("g1", Base)) == 1

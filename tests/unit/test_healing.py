@@ -1,0 +1,58 @@
+"""A rank that fetches entries while its training thread is busy."""
+
+from __future__ import annotations
+
+import queue
+from contextlib import suppress
+
+import torch
+from torch import nn
+
+from lighthouse.values import EntryName, Source, Version
+from replica.entry import Entry, EntryLog
+from replica.healing import Healing
+from replica.state import TrainingState
+from replica.transfer_server import WeightServer
+from replica.values import Fetch, Held, Merged, RankUp
+
+TOKEN = b"a secret of the run"
+DEADLINE_S = 20.0
+
+
+def entry(step: int) -> Entry:
+    merged = Merged(start=Version(step, 3), generation=3, slots=8, tokens=17)
+    name = EntryName(start=merged.start, end=merged.end)
+    return Entry(name=name, merged=merged, presence=(True,), buckets=(torch.full((10,), 1.0 + step),))
+
+
+def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost() -> None:
+    """The agent gives its verdict and asks for the next entry; a busy training thread applies the first much later."""
+    donor, mine, model = EntryLog(), EntryLog(), nn.Linear(2, 2)
+    for step in (4, 5):
+        donor.keep(entry(step))
+    server = WeightServer("127.0.0.1", TOKEN, donor)
+    said: queue.SimpleQueue[RankUp] = queue.SimpleQueue()
+    healing = Healing(
+        state=TrainingState(model, torch.optim.SGD(model.parameters())),
+        modules=(),
+        log=mine,
+        server=WeightServer("127.0.0.1", TOKEN, mine),
+        token=TOKEN,
+        shard_rank=0,
+        like=[torch.empty(10, device="meta")],
+        log_bytes=1 << 20,
+        say=said.put,
+    )
+    try:
+        sources = (Source(name="g0", weights=(server.address,)),)
+        healing.fetch(Fetch(version=Version(4, 3), sources=sources))
+        assert said.get(timeout=DEADLINE_S) == Held(name=entry(4).name, merged=entry(4).merged)
+        healing.fetch(Fetch(version=Version(5, 3), sources=sources))
+        with suppress(queue.Empty):
+            said.put(said.get(timeout=0.5))  # what is told before the first is applied must hold afterwards too
+        assert healing.take(entry(4).name).buckets[0][0] == 5.0
+        assert said.get(timeout=DEADLINE_S) == Held(name=entry(5).name, merged=entry(5).merged)
+        assert healing.take(entry(5).name).buckets[0][0] == 6.0
+    finally:
+        healing.close()
+        server.close()
