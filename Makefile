@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test chaos bench-loss lint types stubs
+.PHONY: demo test chaos bench-loss sim proof lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
@@ -21,6 +21,21 @@ chaos: $(INSTALLED)
 
 bench-loss: $(INSTALLED)
 	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py
+
+# The protocol in a simulated world: COUNT seeds, from FIRST on. One that fails prints the command that replays it.
+FIRST ?= 0
+SIMULATION := PYTHONPATH=.:tests $(VENV)/bin/python -m
+sim: COUNT ?= 500
+sim: $(INSTALLED)
+	$(SIMULATION) simulation.seeds --first $(FIRST) --count $(COUNT)
+
+# All there is to attack the protocol with: many seeds, all small worlds, deliberate mistakes, thousands of groups.
+proof: COUNT ?= 20000
+proof: $(INSTALLED)
+	$(SIMULATION) simulation.seeds --first $(FIRST) --count $(COUNT)
+	@test ! -e tests/simulation/small.py || $(SIMULATION) simulation.small
+	$(SIMULATION) simulation.mutants
+	$(SIMULATION) simulation.scale
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .

@@ -8,6 +8,8 @@ from whom (core_heal); whether the run is over.
 
 from __future__ import annotations
 
+import msgspec
+
 from lighthouse import core_change, core_heal, core_plan, core_stall
 from lighthouse.core_evidence import forget
 from lighthouse.core_hello import without_conn
@@ -23,15 +25,16 @@ from lighthouse.core_state import (
     is_member,
     lease_clock,
     send,
+    send_all,
     takes_part,
     tell,
     with_,
 )
-from lighthouse.core_values import CloseStream, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
+from lighthouse.core_values import CloseStream, Core, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
 from lighthouse.names import natural_key
 from lighthouse.values import Leave, Role
 
-__all__ = ["RunState", "decide", "hold", "new_run", "record", "status", "wake_at"]
+__all__ = ["CORE", "RunState", "decide", "hold", "new_run", "record", "status", "wake_at"]
 
 
 def new_run(config: RunConfig) -> RunState:
@@ -47,7 +50,7 @@ def decide(state: RunState, now: float) -> tuple[RunState, tuple[Effect, ...]]:
         if state.change is None:
             state = core_plan.advance(state, now)
         state = core_heal.advance(state, now)
-        state = _drain_idle(state) if state.dirty else state
+        state = _drain_idle(state) if state.dirty and len(state.odd) else state
         state = _end_if_hopeless(state, now)
     elif state.finished is not None and not state.ended and not len(state.groups):
         state = emit(with_(state, ended="finished"), EndRun(success=True, reason="the run is finished"))
@@ -79,6 +82,8 @@ def wake_at(state: RunState, now: float) -> float | None:
         times.append(state.plan.until_s)
     if not state.gens and state.first_hello_s >= 0:
         times.append(state.first_hello_s + state.config.join_wait_s)
+    if _is_hopeless(state):
+        times.append(_patience_until_s(state))
     if state.hold is not Hold.NONE and state.config.hold_patience_s:
         times.append(state.hold_since_s + state.config.hold_patience_s)
     return min((t for t in times if t > now), default=None)
@@ -150,6 +155,8 @@ def _judge_leases(state: RunState, now: float) -> RunState:
             state = with_(forget(state, group, False, f"{group.name} was not heard of for {lease_s:g} s"), dirty=True)
     if state.current is not None and state.change is None and not state.trouble:
         state = _note_missing(state, state.current)
+    if state.change is not None:  # whoever was forgotten here may have been the last that was awaited
+        state = with_(state, change=msgspec.structs.replace(state.change, looked=None))
     first = min((g.heard_s for g in state.groups.values()), default=clock)
     return with_(state, check_s=first + lease_s)
 
@@ -197,12 +204,22 @@ def _drain_idle(state: RunState) -> RunState:
 
 def _end_if_hopeless(state: RunState, now: float) -> RunState:
     """Ends a run that nobody can go on with, or that has held for longer than its patience."""
-    if state.hold is Hold.COLD_START and all_dead(state) and not _reports_due(state, now):
-        return _end(state, f"all live weights are gone (the run stood at step {state.newest.step}): restore is needed")
+    if _is_hopeless(state) and now >= _patience_until_s(state) and not _reports_due(state, now):
+        known = f"step {state.newest.step}" + " or later" * any(gen.recalled for gen in state.gens)
+        return _end(state, f"all live weights are gone (the run stood at {known}): restore is needed")
     patience_s = state.config.hold_patience_s
     if state.hold is not Hold.NONE and patience_s and now >= state.hold_since_s + patience_s:
         return _end(state, f"held for {patience_s:g} s, waiting for {state.hold_text}")
     return state
+
+
+def _is_hopeless(state: RunState) -> bool:
+    return state.hold is Hold.COLD_START and all_dead(state)
+
+
+def _patience_until_s(state: RunState) -> float:
+    """Until when somebody with live weights, a joiner say, may still be on its way back to us."""
+    return state.hold_since_s + 2 * state.config.lease_s
 
 
 def _reports_due(state: RunState, now: float) -> bool:
@@ -216,6 +233,12 @@ def _reports_due(state: RunState, now: float) -> bool:
 
 def _end(state: RunState, reason: str) -> RunState:
     state = tell(with_(state, ended=reason), "ended", reason)
-    for group in state.groups.values():
-        state = send(state, group, Leave(reason=reason, success=False))
+    leave = Leave(reason=reason, success=False)
+    state = send_all(state, ((group, leave) for group in state.groups.values()))
     return emit(state, EndRun(success=False, reason=reason))
+
+
+CORE = Core(
+    state_type=RunState, new_run=new_run, record=record, decide=decide, hold=hold, wake_at=wake_at, status=status
+)
+"""These functions as one value: what a service leads its runs with, and what journals are decided again with."""

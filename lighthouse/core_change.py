@@ -22,13 +22,15 @@ from lighthouse.core_state import (
     emit,
     holds_entry,
     in_grace,
+    is_bounded,
     is_member,
     is_over,
     member_group,
     new_gen,
     role_at_entry,
     roster_change,
-    send,
+    send_all,
+    settled,
     slots_of,
     tell,
     with_,
@@ -62,9 +64,8 @@ def begin(state: RunState, reason: str, now: float) -> RunState:
         trouble="",
     )
     state = tell(state, "abandon", reason)
-    for group in state.groups.values():
-        state = send(state, group, Abandon(number=number, reason=reason))
-    return state
+    abandon = Abandon(number=number, reason=reason)
+    return send_all(state, ((group, abandon) for group in state.groups.values()))
 
 
 def advance(state: RunState, now: float) -> RunState:
@@ -72,7 +73,12 @@ def advance(state: RunState, now: float) -> RunState:
     change = state.change
     if change is None:
         return state
+    looked = (now >= change.until_s, in_grace(state, now), tuple(gen.number for gen in state.gens))
+    if change.looked == looked and (change.heard < change.awaited if change.awaited else not state.dirty):
+        return state
     waits = _awaited(state, change, now)
+    change = msgspec.structs.replace(change, looked=looked, awaited=(len(waits) + 1) // 2, heard=0)
+    state = with_(state, change=change)
     if waits:
         return held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
     if change.stalled:
@@ -93,7 +99,8 @@ def _stopped(standing: Standing) -> bool:
 
 def _awaited(state: RunState, change: Change, now: float) -> list[str]:
     """Names of members that may still report. Nobody is awaited longer than one lease, or judged in the first one."""
-    late, grace = now >= change.until_s, in_grace(state, now)
+    late = now >= change.until_s
+    grace = in_grace(state, now) or (change.again and not late)
     waits = []
     for name, incarnation, gone in _members(state):
         group = state.groups.get(name)
@@ -117,10 +124,13 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = [g for g in reporters if not (g.leaving or g.loading) and state.history.contains(g.report.version)]
+    reporters = [g for g in reporters if not g.loading and state.history.contains(g.report.version)]
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
+    # A leaver is taken back in only if a step that it committed would be lost without it.
+    if any(g.report.version == newest and not g.leaving for g in reporters):
+        reporters = [g for g in reporters if not g.leaving]
     on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
     if newest == ROOT:
         first = next((g for g in on if is_member(state.current, g)), on[0])
@@ -133,27 +143,31 @@ def _is_beyond_root(state: RunState, standing: Standing) -> bool:
     """Whether the run has, or may have, made steps that none of these groups with initial weights knows of."""
     if state.history.base != ROOT or state.newest.step > 1:
         return True
-    fresh = all(g.report.generation == 0 for g in standing.on)
-    return fresh and any(gen.recalled for gen in state.gens)
+    if not state.gens or any(is_member(state.current, g) for g in standing.on):
+        return False  # a member that abandoned its generation at the root bounds what the others made of it: one step
+    # Without one, a member that lives may be ahead by any number; and of the dead, only what was heard is known.
+    return not all_dead(state) or any(gen.recalled for gen in state.gens)
 
 
 def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) -> bool:
     """Whether an entry leads `group` to `newest`. Holders keep it until all members have it, and for their joiners.
 
-    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete.
+    Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete. Who has tried in vain
+    heals: it may be cut off from its peers for as long as it likes, and they do not wait for it.
     """
+    if group.unlevelled == group.report.version:
+        return False
     member = any(is_member(gen, group) for gen in state.gens)
     owed = {g.name for g in on if member or (group.caught and group.donor == g.name)}
     return any(g.name in owed and holds_entry(g.report, group.report.version, newest) for g in on)
 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
-    fence = [g for g in state.gens if not g.left]
     if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
         return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
-    if fence:
-        names = ", ".join(m.name for m in fence[0].roster[:8])
-        return Hold.FENCE, f"one of {names}: none of them has abandoned generation {fence[0].number}"
+    open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]
+    if open_gens:
+        return Hold.FENCE, _who_could_say(open_gens[0], standing.version.step)
     # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
     if standing.version.step < state.newest.step - 1 and not all_dead(state):
         return (
@@ -166,6 +180,13 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
     return Hold.NONE, ""
 
 
+def _who_could_say(gen: Gen, step: int) -> str:
+    names = ", ".join(m.name for m in gen.roster if m.name not in gen.gone)
+    if gen.left:
+        return f"one of {names}: they may have gone beyond step {gen.left_at}, and the others stand at {step}"
+    return f"one of {names}: none of them has abandoned generation {gen.number}"
+
+
 def held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
     """`state` in which the run holds, for `hold`; people and groups are told once what it waits for."""
     if state.hold is hold and state.hold_text == text:
@@ -174,9 +195,15 @@ def held(state: RunState, hold: Hold, text: str, now: float) -> RunState:
     state = with_(state, hold=hold, hold_text=text, hold_since_s=since, dirty=True)
     if hold is Hold.REPORTS:
         return state
-    for group in state.groups.values():
-        state = send(state, group, Holding(reason=f"waits for {text}"))
+    if hold is not Hold.FORMING or _few(len(state.groups)):
+        holding = Holding(reason=f"waits for {text}")
+        state = send_all(state, ((group, holding) for group in state.groups.values()))
     return tell(state, "hold", f"waits for {text}")
+
+
+def _few(groups: int) -> bool:
+    """Whether everybody is told that there are so many groups now: of thousands, not all hear of each."""
+    return groups <= 16 or groups & (groups - 1) == 0
 
 
 # ---- claim and base ------------------------------------------------------------------------------------------------
@@ -209,7 +236,7 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         dirty=True,
         newest=standing.version,
     )
-    state = tell(state, "formed", change.reason, "", members=" ".join(m.name for m in roster))
+    state = tell(settled(state), "formed", change.reason, "", members=" ".join(m.name for m in roster))
     return _send_bases(state, gen, before, standing)
 
 
@@ -263,6 +290,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
     changes: dict[int, RosterChange] = {number: roster_change(origin, gen.roster) for number, origin in before.items()}
     whole = roster_change(None, gen.roster)
     behind = {g.name for g in standing.behind}
+    bases: list[tuple[Group, Base]] = []
     for member in gen.roster:
         group = member_group(state, member)
         if group is None:
@@ -281,6 +309,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
             sources=sources,
             stop=stop,
         )
-        state = send(state, group, base)
-        state = change_group(state, group, caught=False)
-    return state
+        bases.append((group, base))
+        if group.caught or group.leaving:
+            state = change_group(state, group, caught=False, leaving=False)
+    return send_all(state, bases)

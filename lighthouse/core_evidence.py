@@ -1,8 +1,9 @@
 """What is known of generations and of those who were in them: reports, bases that only members know of, and deaths.
 
-A generation that may be at work counts as *left* once somebody of it is known to have abandoned it for good: a report
-that says so, a death notice of its own agent, a goodbye, or a newer incarnation whose agent holds its predecessor's
-lock on the same host and has ended its ranks.
+A generation that may be at work counts as *left* once somebody of it is known to have abandoned it for good, and at
+which step: a report that says so, or a death notice or goodbye of its own agent, which tell the last version just
+before. That somebody is dead is known as well from a newer incarnation whose agent holds its predecessor's lock on the
+same host and has ended its ranks; but not how far it came, so that counts only if all members are dead.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from lighthouse.core_state import (
     Group,
     RunState,
     change_group,
+    drop_group,
     emit,
     is_member,
+    left_by,
     member_group,
     replace_gen,
     send,
+    settled,
     slots_of,
     tell,
     with_,
     with_roles,
 )
 from lighthouse.core_values import StoreBase
-from lighthouse.values import Member, Release, Report, Role, Start
+from lighthouse.values import Member, Release, Report, Role, Start, Version
 
 
 def release(state: RunState, group: Group) -> RunState:
@@ -38,6 +42,7 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
     """Notes what `group` stands for, the bases it brings, and whether its generation is over for it."""
     for start in sorted(report.starts, key=lambda s: s.number):
         state = learn_start(state, start)
+    group = state.groups.get(group.name) or group  # what was just learned may concern the reporter itself
     if report.abandoned < group.report.abandoned:
         return state
     stands = report.version.step >= 0
@@ -46,8 +51,8 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
     for gen in state.gens:
         if not is_member(gen, group):
             continue
-        if report.abandoned > gen.number and not gen.left:
-            state = replace_gen(state, msgspec.structs.replace(gen, left=True))
+        if report.abandoned > gen.number:
+            state = replace_gen(state, left_by(gen, report.version))
         overtaken = report.abandoned > max(gen.number, state.change.number if state.change else 0)
         failed = report.failed and report.generation == gen.number >= report.abandoned
         # It saw the old generation fail where others saw the switch: it will never enter the new one.
@@ -56,9 +61,8 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
             why = report.reason or ("a change had begun" if overtaken else "its generation failed")
             state = with_(state, trouble=state.trouble or f"{group.name}: {why}")
     current = state.current
-    if current and report.generation == current.number and report.promoted:
-        roster = with_roles(current.roster, report.promoted)
-        state = replace_gen(state, msgspec.structs.replace(current, roster=roster))
+    if current and report.generation == current.number and report.promoted not in ((), current.grown):
+        state = replace_gen(state, with_roles(current, report.promoted))
     return state
 
 
@@ -80,7 +84,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
         dirty=True,
     )
     store = StoreBase(number=start.number, version=start.version, cursor=cursor, reported=True)
-    state = emit(state, store)
+    state = settled(emit(state, store))
     for member in old.roster:
         group = state.groups.get(member.name)
         if group is not None and member.name not in gen.members:
@@ -99,20 +103,22 @@ def _is_stuck(state: RunState, gen: Gen, member: Member) -> bool:
     return not group.caught and group.report.generation < gen.number
 
 
-def forget(state: RunState, group: Group, dead: bool, reason: str) -> RunState:
-    """`group` leaves the table; dead: by its own agent's word, so that it will never commit again."""
+def forget(state: RunState, group: Group, dead: bool, reason: str, last: Version | None = None) -> RunState:
+    """`group` leaves the table; dead: by its own agent's word, so that it will never commit again.
+
+    last: the version that it stood on then, if it is known; it bounds what others may have made without us.
+    """
     state = release(state, group)
     for gen in state.gens:
         if is_member(gen, group):
-            state = gone(state, gen, group.name, dead, reason)
-    return with_(state, groups=state.groups.without(group.name))
+            state = gone(state, left_by(gen, last) if last is not None else gen, group.name, dead, reason)
+    return drop_group(state, group.name)
 
 
 def gone(state: RunState, gen: Gen, name: str, dead: bool, reason: str) -> RunState:
     """Notes that a member of `gen` takes no part in it any more."""
     if dead:
-        gen = msgspec.structs.replace(gen, left=True, gone=gen.gone | {name})
-        state = replace_gen(state, gen)
+        state = replace_gen(state, msgspec.structs.replace(gen, gone=gen.gone | {name}))
     if gen.number == state.gens[0].number:
         return with_(state, trouble=state.trouble or reason)
     return state

@@ -37,6 +37,8 @@ def advance(state: RunState, now: float) -> RunState:
         standing = stand(state, state.change.number) if state.hold is Hold.TOO_FEW else None
         if standing is None:
             return state
+    elif not len(state.odd):
+        return with_(state, retry_s=0.0)  # everybody is a member, and has healed
     donors = _donors(state, standing)
     state = _release_over(state, donors)
     retry_s = 0.0
@@ -76,7 +78,7 @@ def _release_over(state: RunState, donors: dict[str, Group]) -> RunState:
         if entered and state.change is None and not group.mismatched:
             state = change_group(release(state, group), group, heal=0, donor="", caught=False)
         elif group.donor not in donors and not takes_part(state, group):
-            state = tell(state, "heal_again", f"its donor {group.donor} is gone", group.name)
+            state = tell(state, "heal_again", f"its donor {group.donor} is gone, or gives no more", group.name)
             state = change_group(release(state, group), group, heal=0, donor="", caught=False)
     return state
 

@@ -11,6 +11,7 @@ from lighthouse.core_state import (
     Group,
     RunState,
     change_group,
+    drop_group,
     emit,
     is_member,
     lease_clock,
@@ -75,7 +76,7 @@ def _replaced(state: RunState, known: Group | None, by: int, hello: Hello) -> Ru
         if old is not None:
             dead = hello.took_over and hello.host == old.host
             state = gone(state, gen, old.name, dead, f"{old.name} was started again")
-    return with_(state, groups=state.groups.without(hello.name))
+    return drop_group(state, hello.name)
 
 
 def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: Group | None, now: float) -> RunState:
@@ -110,8 +111,12 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
     if state.finished is not None or state.ended:
         reason = state.ended or "the run is finished"
         return send(state, group, Leave(reason=reason, success=state.finished is not None))
-    if state.change:
-        state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
+    change = state.change
+    if change is not None:
+        if member and not change.again and now >= change.until_s:
+            until_s = now + state.config.lease_s
+            state = with_(state, change=msgspec.structs.replace(change, again=True, until_s=until_s))
+        state = send(state, group, Abandon(number=change.number, reason=change.reason))
     elif state.gens and not member:
         state = send(state, group, Abandon(number=state.gens[0].number, reason="the run went on without it"))
     state = take_report(state, group, hello.report)

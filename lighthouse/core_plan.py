@@ -22,6 +22,7 @@ from lighthouse.core_state import (
     new_gen,
     roster_change,
     send,
+    send_all,
     tell,
     with_,
 )
@@ -42,6 +43,8 @@ def advance(state: RunState, now: float) -> RunState:
     if not state.dirty and not due:
         return state
     current = state.current
+    if state.plan is None and not len(state.odd):
+        return state  # everybody is a member, and wants nothing
     if current is None or not current.committed or is_over(state, state.newest, False):
         return state
     state = _let_leavers_go(state, current)
@@ -54,11 +57,8 @@ def _plan_gen(state: RunState, plan: Plan) -> Gen:
 
 def _make_ready(state: RunState, plan: Plan) -> RunState:
     state = with_(state, plan=msgspec.structs.replace(plan, ready=True))
-    for member in _concerned(state, _plan_gen(state, plan)):
-        group = member_group(state, member)
-        if group is not None:
-            state = send(state, group, Ready(number=plan.number))
-    return state
+    groups = (member_group(state, member) for member in _concerned(state, _plan_gen(state, plan)))
+    return send_all(state, ((group, Ready(number=plan.number)) for group in groups if group is not None))
 
 
 def _concerned(state: RunState, gen: Gen) -> tuple[Member, ...]:
@@ -152,11 +152,11 @@ def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: flo
     first = member_group(state, wanted[0])
     rendezvous = first.rendezvous if first is not None else ()
     change, whole = roster_change(current, wanted), roster_change(None, wanted)
-    for member in _concerned(state, gen):
-        group = member_group(state, member)
-        if group is not None:
-            told = change if is_member(current, group) else whole
-            state = send(state, group, Prepare(number=number, roster=told, rendezvous=rendezvous))
+    groups = [member_group(state, member) for member in _concerned(state, gen)]
+    told = [(group, change if is_member(current, group) else whole) for group in groups if group is not None]
+    state = send_all(
+        state, ((group, Prepare(number=number, roster=roster, rendezvous=rendezvous)) for group, roster in told)
+    )
     joins = " ".join(m.name for m in wanted if m.name not in current.members)
     leaves = " ".join(name for name in current.members if name not in gen.members)
     return tell(state, "prepare", "", "", joins=joins, leaves=leaves)

@@ -18,6 +18,8 @@ from lighthouse.core_state import (
     put_group,
     replace_gen,
     send,
+    send_all,
+    settled,
     tell,
     with_,
     with_roles,
@@ -53,7 +55,9 @@ from lighthouse.values import (
 def record(state: RunState, event: Event, now: float) -> RunState:
     """The state after `event`, which happened at `now` (seconds, monotonic)."""
     if not _routine(event):
-        state = with_(state, dirty=True)
+        change = state.change
+        heard = change and msgspec.structs.replace(change, heard=change.heard + 1)
+        state = with_(state, dirty=True, change=heard)
     match event:
         case Started():
             return _started(state, event, now)
@@ -101,7 +105,8 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         elif claim.number > last and claim.planned:
             gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster, True), recalled=True))
     newest = bases[last].version if last else state.newest
-    return with_(state, gens=tuple(gens) if last else (), newest=newest, progress_s=lease_clock(state, now))
+    formed = tuple(gens) if last else ()
+    return settled(with_(state, gens=formed, newest=newest, progress_s=lease_clock(state, now)))
 
 
 # ---- what a group says ---------------------------------------------------------------------------------------------
@@ -110,20 +115,29 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
 def _said(state: RunState, said: Said, now: float) -> RunState:
     group = state.groups.get(said.name)
     if group is None or group.incarnation != said.incarnation:
-        return state
+        return _from_lost(state, said)
     if group.conn != said.conn:
         # Late, from a stream that a newer one has replaced: only what cannot become untrue counts.
-        return _message(state, group, said.message, now) if isinstance(said.message, _FOR_GOOD) else state
+        if not isinstance(said.message, _FOR_GOOD):
+            return state
+        return _message(state, group, said.message, now, late=True)
     heard = lease_clock(state, now)
     group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
     state = put_group(state, group)
     return _message(state, group, said.message, now)
 
 
+def _from_lost(state: RunState, said: Said) -> RunState:
+    """What a group says that is not in the table any more: only that the farewell completed, which is true for ever."""
+    member = any(gen.members.get(said.name) == said.incarnation for gen in state.gens)
+    return finish(state, said.message.version) if member and isinstance(said.message, Finished) else state
+
+
 _FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
 
 
-def _message(state: RunState, group: Group, message: Up, now: float) -> RunState:
+def _message(state: RunState, group: Group, message: Up, now: float, late: bool = False) -> RunState:
+    last = None if late else group.version
     match message:
         case Beat():
             return _beat(state, group, message.version, now)
@@ -137,10 +151,10 @@ def _message(state: RunState, group: Group, message: Up, now: float) -> RunState
             return _failure(state, group, message, now)
         case Died():
             state = tell(state, "died", message.reason, group.name, shard_rank=message.shard_rank)
-            return forget(state, group, True, f"{group.name} died: {message.reason}")
+            return forget(state, group, True, f"{group.name} died: {message.reason}", last)
         case Goodbye():
             state = tell(state, "left", message.reason, group.name)
-            return forget(state, group, True, f"{group.name} left: {message.reason}")
+            return forget(state, group, True, f"{group.name} left: {message.reason}", last)
         case Drain():
             state = tell(state, "drain", "", group.name) if not group.draining else state
             return change_group(state, group, draining=True)
@@ -186,11 +200,18 @@ def _failure(state: RunState, group: Group, failure: Failure, now: float) -> Run
     if not state.gens:
         return state
     if failure.number == state.gens[0].number:
-        state = tell(state, "failure", failure.reason, group.name)
+        state = _cannot_level(tell(state, "failure", failure.reason, group.name), group)
         return with_(state, trouble=state.trouble or f"{group.name}: {failure.reason}")
     if state.plan is not None and failure.number == state.plan.number and not state.plan.broken:
         return _plan_failed(state, state.plan, group, failure, now)
     return state
+
+
+def _cannot_level(state: RunState, group: Group) -> RunState:
+    """Notes that a member which had to level to its base, or to the switch, did not get there."""
+    base, here = state.gens[0].version, group.report.version
+    behind = is_member(state.gens[0], group) and group.report.generation < state.gens[0].number and here != base
+    return change_group(state, group, unlevelled=here) if behind else state
 
 
 def _plan_failed(state: RunState, plan: Plan, group: Group, failure: Failure, now: float) -> RunState:
@@ -227,9 +248,8 @@ def _committed(state: RunState, group: Group, done: Committed, now: float) -> Ru
     if current is None or done.start.number != current.number or not state.history.contains(done.version):
         return state
     if done.version.generation == current.number:
-        roster = with_roles(current.roster, done.promoted)
-        if roster is not current.roster or not current.committed:
-            state = replace_gen(state, msgspec.structs.replace(current, roster=roster, committed=True))
+        if not current.committed or done.promoted not in ((), current.grown):
+            state = replace_gen(state, msgspec.structs.replace(with_roles(current, done.promoted), committed=True))
             state = with_(state, dirty=True)
         for name in done.mismatched:
             state = _mismatched(state, name)
@@ -256,9 +276,8 @@ def finish(state: RunState, version: Version) -> RunState:
         return state
     state = with_(emit(state, StoreFinished(version=version)), finished=version, newest=max(state.newest, version))
     state = tell(state, "finished", "", "", step=version.step)
-    for group in state.groups.values():
-        state = send(state, group, Leave(reason=f"the run is finished at step {version.step}", success=True))
-    return state
+    leave = Leave(reason=f"the run is finished at step {version.step}", success=True)
+    return send_all(state, ((group, leave) for group in state.groups.values()))
 
 
 def _stream_ended(state: RunState, conn: int) -> RunState:

@@ -26,6 +26,7 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
@@ -50,6 +51,7 @@ class Group(Value, frozen=True):
     donor: str = ""
     heal_failures: int = 0
     retry_s: float = 0.0
+    unlevelled: Version | None = None
 
     @property
     def live(self) -> bool:
@@ -60,11 +62,13 @@ class Group(Value, frozen=True):
 class Gen(Value, frozen=True):
     """A generation that may be at work: the last one with a base, or one prepared since.
 
-    left: somebody of it has abandoned it for good; gone: names of members known to be dead, not merely lost
+    left: somebody of it has abandoned it for good, standing at step `left_at`: no member goes above the next one in it
+    gone: names of members known to be dead, not merely lost
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
     planned: it is entered by a roll call, not by a base that the lighthouse sends
+    grown: the promotions taken into the roster last: every member tells of the same ones
     """
 
     number: int
@@ -74,15 +78,21 @@ class Gen(Value, frozen=True):
     version: Version = ROOT
     cursor: int = 0
     left: bool = False
+    left_at: int = 1 << 62
     gone: frozenset[str] = frozenset()
     committed: bool = False
     recalled: bool = False
     planned: bool = False
+    grown: Roster = ()
 
 
 class Change(Value, frozen=True):
     """An unplanned change: everything below `number` is being abandoned. until_s: silent members are lost then.
 
+    again: a member that had been lost is back, so others may be as well: they were given one more lease, once
+    looked: what the last look at who is awaited depended on, besides events; awaited: how many were; heard: events that
+    may have changed it since. Each is about one group, so while they are fewer, somebody is still awaited: a change of
+    N members looks at all of them a few times only, not at every report.
     stalled: the generation at work made no progress, so those that others wait for are to be evicted
     """
 
@@ -90,6 +100,10 @@ class Change(Value, frozen=True):
     reason: str
     since_s: float
     until_s: float
+    again: bool = False
+    looked: tuple[bool, bool, tuple[int, ...]] | None = None
+    awaited: int = 0
+    heard: int = 0
     stalled: bool = False
 
 
@@ -114,6 +128,7 @@ class RunState(Value, frozen=True):
 
     check_s: when the first lease can run out; dirty: something happened that plans and heals depend on, so they are
     looked at again; retry_s: when a joiner that failed may heal again, 0 for none
+    odd: names of groups that plans and heals are about: all but members with nothing on their minds
     progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
     """
 
@@ -127,6 +142,7 @@ class RunState(Value, frozen=True):
     next_heal: int = 1
     setup: dict[str, str] = {}
     groups: Table[Group] = Table()
+    odd: Table[bool] = Table()
     conns: Table[str] = Table()
     history: History = History()
     gens: tuple[Gen, ...] = ()
@@ -177,9 +193,39 @@ def send(state: RunState, group: Group, message: Down) -> RunState:
     return emit(state, Send(conn=group.conn, message=message)) if group.conn else state
 
 
+def send_all(state: RunState, messages: Iterable[tuple[Group, Down]]) -> RunState:
+    """As `send`, of many messages: their cost is that of their number."""
+    sends = [Send(conn=group.conn, message=message) for group, message in messages if group.conn]
+    return emit(state, *sends)
+
+
 def put_group(state: RunState, group: Group) -> RunState:
     """`state` with `group` in its table."""
-    return with_(state, groups=state.groups.set(group.name, group))
+    groups = state.groups.set(group.name, group)
+    was, now = state.odd.get(group.name) is not None, _is_odd(state, group)
+    if was is now:
+        return with_(state, groups=groups)
+    odd = state.odd.set(group.name, True) if now else state.odd.without(group.name)
+    return with_(state, groups=groups, odd=odd)
+
+
+def drop_group(state: RunState, name: str) -> RunState:
+    """`state` without the group of that name."""
+    return with_(state, groups=state.groups.without(name), odd=state.odd.without(name))
+
+
+def settled(state: RunState) -> RunState:
+    """`state` with `odd` as it is once another generation is the present one."""
+    odd: Table[bool] = Table()
+    for group in state.groups.values():
+        if _is_odd(state, group):
+            odd = odd.set(group.name, True)
+    return with_(state, odd=odd)
+
+
+def _is_odd(state: RunState, group: Group) -> bool:
+    busy = group.draining or group.leaving or group.mismatched or group.caught or group.loading or group.heal != 0
+    return busy or (bool(state.gens) and not is_member(state.current, group))
 
 
 def change_group(state: RunState, group: Group, **fields: object) -> RunState:
@@ -224,7 +270,24 @@ def takes_part(state: RunState, group: Group) -> bool:
 
 def all_dead(state: RunState) -> bool:
     """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
-    return bool(state.gens) and all(name in gen.gone for gen in state.gens for name in gen.members)
+    return bool(state.gens) and all(dead(gen) for gen in state.gens)
+
+
+def dead(gen: Gen) -> bool:
+    """Whether every member of `gen` is known to be dead."""
+    return gen.gone.issuperset(gen.members)
+
+
+def is_bounded(gen: Gen, step: int) -> bool:
+    """Whether no member of `gen` can make a version in it, any more, that is above the one that follows `step`."""
+    return dead(gen) or (gen.left and gen.left_at <= step)
+
+
+def left_by(gen: Gen, version: Version) -> Gen:
+    """`gen` once somebody has abandoned it standing on `version`; below zero it stood nowhere, which bounds nothing."""
+    if version.step < 0:
+        return gen
+    return msgspec.structs.replace(gen, left=True, left_at=min(gen.left_at, version.step))
 
 
 def replace_gen(state: RunState, gen: Gen) -> RunState:
@@ -232,10 +295,13 @@ def replace_gen(state: RunState, gen: Gen) -> RunState:
     return with_(state, gens=tuple(gen if g.number == gen.number else g for g in state.gens))
 
 
-def with_roles(roster: Roster, grown: Iterable[Member]) -> Roster:
-    """`roster` in which the members named in `grown` have the role given there."""
+def with_roles(gen: Gen, grown: Roster) -> Gen:
+    """`gen` in whose roster the members named in `grown` have the role given there."""
+    if not grown:
+        return gen
     roles = {(m.name, m.incarnation): m for m in grown}
-    return tuple(roles.get((m.name, m.incarnation), m) for m in roster) if roles else roster
+    roster = tuple(roles.get((m.name, m.incarnation), m) for m in gen.roster)
+    return msgspec.structs.replace(gen, roster=roster, grown=grown)
 
 
 def roster_change(gen: Gen | None, roster: Roster) -> RosterChange:

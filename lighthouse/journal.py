@@ -326,7 +326,7 @@ def segments(path: Path, run_id: str | None = None) -> Iterator[tuple[int, str, 
     """(id, run id, wall-clock seconds, segment) of a journal, oldest first. Raises StoreError if it is unreadable."""
     if not path.exists():
         raise StoreError(f"{path}: there is no journal")
-    db = open_database(path, APPLICATION_ID, _LAYOUT, durable=False)
+    db = open_database(path, APPLICATION_ID, None, durable=False)
     try:
         with failures(path):
             for row in db.execute("SELECT id, run_id, wall_s, bytes FROM segments ORDER BY id"):

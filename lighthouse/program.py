@@ -21,6 +21,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from lighthouse.auth import TokenError, read_token
+from lighthouse.core import CORE
 from lighthouse.core_values import Core, RunConfig
 from lighthouse.journal import Journal
 from lighthouse.service import PortTaken, Runs, Server, Serving
@@ -123,7 +124,7 @@ async def run_lighthouse(options: LighthouseOptions, core: Core | None = None) -
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     try:
-        return await _lead(options, core or _own_core(), stopped)
+        return await _lead(options, core or CORE, stopped)
     except (StoreError, TokenError, PortTaken) as error:
         return _give_up(2, str(error))
     except Superseded as error:
@@ -207,20 +208,6 @@ async def _serve(runs: Runs, until_ended: bool, stopped: asyncio.Event) -> int:
     if ended.done() and not ended.cancelled():
         return 0 if ended.result() else 1
     return 0
-
-
-def _own_core() -> Core:
-    from lighthouse import core
-
-    return Core(
-        state_type=core.RunState,
-        new_run=core.new_run,
-        record=core.record,
-        decide=core.decide,
-        hold=core.hold,
-        wake_at=core.wake_at,
-        status=core.status,
-    )
 
 
 def _is_loopback(bind: str) -> bool:

@@ -261,22 +261,27 @@ def _once(db: sqlite3.Connection, table: str, row: tuple[Any, ...], known: tuple
 # ---- SQLite, with errors that say what to do -----------------------------------------------------------------------
 
 
-def open_database(path: Path, application_id: int, layout: str, *, durable: bool) -> sqlite3.Connection:
-    """An open database of the given kind, made if there is none. durable: a commit is on disk when it returns."""
+def open_database(path: Path, application_id: int, layout: str | None, *, durable: bool) -> sqlite3.Connection:
+    """An open database of the given kind, made if there is none. durable: a commit is on disk when it returns.
+
+    layout: what to make it with; None: it must be there already. Raises StoreError.
+    """
     with failures(path):
+        if layout is None and not (path.is_file() and path.stat().st_size):
+            raise StoreError(f"{path} is empty" if path.exists() else f"{path} is not there")
         path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
         try:
             found = db.execute("PRAGMA application_id").fetchone()[0]
             empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-            if not empty and found != application_id:
+            if found != application_id and not (empty and layout is not None):
                 raise StoreError(f"{path} is an SQLite file of something else: choose another path")
             damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if damage != "ok":
                 raise sqlite3.DatabaseError(damage)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-            if empty:
+            if empty and layout is not None:
                 with transaction(db):
                     for statement in layout.strip().rstrip(";").split(";"):
                         db.execute(statement)

@@ -1,14 +1,16 @@
 """Everything an agent's core was told, with times, so that an incident can be decided again.
 
-A journal is a file of lines. `{"anchor": STATE}` is the whole state at that moment; `[NOW, EVENT]` follows for each
-event that was recorded, and `[NOW, null]` for each time at which the core was only asked to decide. It begins with an
-anchor, and so does every new file after one has grown to its limit, and every further agent that appends to it.
+A journal is a file of lines. `{"anchor": STATE}` is the whole state at that moment; `[NOW, EVENT, DIGEST]` follows for
+each event that was recorded, and `[NOW, null, DIGEST]` for each time at which the core was only asked to decide. DIGEST
+is that of the effects it had, null if the core failed. A journal begins with an anchor, and so does every new file
+after one has grown to its limit, and every further agent that appends to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 
@@ -29,12 +31,20 @@ class Anchor(Value, frozen=True):
 
 
 class Turn(Value, frozen=True):
-    """What happened at `now` (seconds of the agent's monotonic clock), and what the core answered."""
+    """What happened at `now` (seconds of the agent's monotonic clock), and what the core answers to it today.
+
+    same: it is what it answered then; raised: the error that the core fails with today, empty if it does not
+    """
 
     now: float
     event: Event | None
     state: AgentState
     effects: tuple[Effect, ...]
+    same: bool
+    raised: str = ""
+
+
+_Line = tuple[float, Event | None, int | None]
 
 
 class Journal:
@@ -45,33 +55,43 @@ class Journal:
         self._limit_bytes = limit_bytes
         self._size: int | None = None
 
-    def note(self, before: AgentState, now: float, event: Event | None) -> None:
-        """Notes an event (None: only a decision) that comes to the state `before`. Returns at once."""
+    def note(
+        self, before: AgentState, now: float, event: Event | None, effects: tuple[Effect, ...] | None = None
+    ) -> None:
+        """Notes an event (None: only a decision) that came to the state `before`, and the effects it had.
+
+        effects: None if the core failed. Returns at once.
+        """
         if self._size is not None and self._size > self._limit_bytes:
             self._file.rotate()
             self._size = None
         if self._size is None:
             self._size = 0
             self._append(Anchor(anchor=before))
-        self._append((now, event))
+        self._append((now, event, None if effects is None else digest(effects)))
 
     def close(self, timeout_s: float) -> None:
         """Writes what waits, for `timeout_s` at most. Idempotent."""
         self._file.close(timeout_s)
 
-    def _append(self, line: Anchor | tuple[float, Event | None]) -> None:
+    def _append(self, line: Anchor | _Line) -> None:
         data = msgspec.json.encode(line)
         self._size = (self._size or 0) + len(data)
         self._file.append(data)
+
+
+def digest(effects: tuple[Effect, ...]) -> int:
+    """Equal for equal effects."""
+    return crc32(msgspec.msgpack.encode(effects)) if effects else 0
 
 
 def replay(lines: Iterable[bytes]) -> Iterator[Turn]:
     """Decides again what a journal's lines tell, from anchor to anchor. Raises ValueError for what is no journal.
 
     A last line that is torn, as a killed agent or a full disk leaves it, is passed over; so are lines before the first
-    anchor.
+    anchor, and lines between one with which the core fails and the next anchor.
     """
-    read_turn = msgspec.json.Decoder(tuple[float, Event | None])
+    read_line = msgspec.json.Decoder(_Line)
     read_anchor = msgspec.json.Decoder(Anchor)
     state: AgentState | None = None
     for line in lines:
@@ -81,11 +101,18 @@ def replay(lines: Iterable[bytes]) -> Iterator[Turn]:
             if line.startswith(b"{"):
                 state = read_anchor.decode(line).anchor
                 continue
-            now, event = read_turn.decode(line)
+            now, event, then = read_line.decode(line)
         except msgspec.DecodeError as error:
             raise ValueError(f"not a journal of an agent of this version: {error}") from error
         if state is not None:
-            if event is not None:
-                state = record(state, event, now)
-            state, effects = decide(state, now)
-            yield Turn(now=now, event=event, state=state, effects=effects)
+            turn = _again(state, now, event, then)
+            state = None if turn.raised else turn.state
+            yield turn
+
+
+def _again(state: AgentState, now: float, event: Event | None, then: int | None) -> Turn:
+    try:
+        after, effects = decide(state if event is None else record(state, event, now), now)
+    except Exception as error:  # noqa: BLE001 whatever a core with a defect raises is a finding
+        return Turn(now=now, event=event, state=state, effects=(), same=then is None, raised=repr(error))
+    return Turn(now=now, event=event, state=after, effects=effects, same=then == digest(effects))

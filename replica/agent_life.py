@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from lighthouse.values import Died, Goodbye, Leave
+from lighthouse.values import Beat, Died, Goodbye, Leave
 from replica.agent_state import (
     AgentState,
     Cause,
@@ -27,6 +27,7 @@ from replica.agent_state import (
     noted,
     put,
     set_at,
+    version_told,
     welcomed,
 )
 from replica.agent_values import (
@@ -41,7 +42,7 @@ from replica.agent_values import (
     TookOver,
     ToRanks,
 )
-from replica.values import Attach, Mark, MarkKind, Quit, Raised
+from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, Raised
 
 DONE, FAILED, CONFIG, FENCED = 0, 1, 2, 3
 """Exit codes: left with success; gave up, may be tried again; to be configured otherwise; another has the name."""
@@ -143,7 +144,9 @@ def lost(
 
 
 def leave(state: AgentState, message: Leave, now: float) -> AgentState:
-    """The lighthouse lets the group go, or wants it to start anew."""
+    """The lighthouse lets the group go, or wants it to start anew. One that said Finished was heard, then."""
+    if state.finished is not None:
+        return put(state, finish_heard=True)
     if message.restart:
         return lost(state, 0, message.reason, "", killed=True, counts=False)
     if message.after_commit and live(state):
@@ -230,6 +233,7 @@ def bury(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     effects.append(EndRanks(life=life.number))
     reason = f"rank {cause.shard_rank}: {cause.reason}"
     if welcomed(state):
+        effects.append(ToLighthouse(message=Beat(version=version_told(state))))  # how far it came bounds the others
         died = Died(reason=reason, shard_rank=cause.shard_rank, slot=cause.slot, killed=cause.killed)
         effects.append(ToLighthouse(message=died))
     if state.session.phase is not SessionPhase.CLOSED:
@@ -323,14 +327,18 @@ def quit_ranks(state: AgentState, now: float, effects: list[Effect]) -> AgentSta
     if way.told or way.kill or None in life.attached:
         effects.append(EndRanks(life=life.number))
         return put(state, life=put(life, phase=LifePhase.ENDING), ending=put(way, told=True))
+    # A rank may be in a collective that never ends: it has to come out of it to hear anything.
+    if 0 < state.seat.generation >= state.floor:
+        effects.append(ToRanks(message=Abandoned(number=state.seat.generation + 1)))
     effects.append(ToRanks(message=Quit(success=way.success, reason=way.reason)))
     return put(state, ending=put(way, told=True))
 
 
 def _over(state: AgentState, now: float, effects: list[Effect], way: Ending) -> AgentState:
-    if state.finished is not None and not state.session.finished_told and now < way.until:
-        return state
+    if state.finished is not None and not state.finish_heard and now < way.until:
+        return state  # what was sent to a lighthouse that crashed is lost: another has to be told
     if welcomed(state) and way.goodbye:
+        effects.append(ToLighthouse(message=Beat(version=version_told(state))))
         effects.append(ToLighthouse(message=Goodbye(reason=way.reason)))
     if state.session.phase is not SessionPhase.CLOSED:
         effects.append(CloseSession(session=state.session.number))

@@ -28,6 +28,7 @@ from replica.agent_values import (
     AgentConfig,
     CloseSession,
     DrainAsked,
+    Effect,
     EndRanks,
     Event,
     Exit,
@@ -178,6 +179,7 @@ class AgentLoop:
 
     def _turn(self, event: Event | None) -> None:
         before, now = self._state, self._loop.time()
+        effects: tuple[Effect, ...] | None = None
         try:
             state = before if event is None else record(before, event, now)
             self._state, effects = decide(state, now)
@@ -188,7 +190,7 @@ class AgentLoop:
         finally:
             # Last, since ranks wait for the verdict; but also of what the core could not deal with.
             if self._hands.journal is not None:
-                self._hands.journal.note(before, now, event)
+                self._hands.journal.note(before, now, event, effects)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

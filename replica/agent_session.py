@@ -18,12 +18,10 @@ from lighthouse.values import (
     Opened,
     Refused,
     Report,
-    Version,
     Welcome,
 )
 from replica.agent_life import CONFIG, FAILED, FENCED
 from replica.agent_state import (
-    UNUSABLE,
     AgentState,
     JoinPhase,
     Session,
@@ -34,6 +32,7 @@ from replica.agent_state import (
     noted,
     put,
     shown,
+    version_told,
     welcomed,
 )
 from replica.agent_values import Effect, OpenSession, SessionClosed, SessionOpened, ToLighthouse, ToRanks
@@ -63,7 +62,6 @@ def closed(state: AgentState, event: SessionClosed, now: float) -> AgentState:
         retry_at=now + pause,
         reason=event.reason,
         wanted_at=session.wanted_at,
-        finished_told=session.finished_told,
     )
     return put(noted(state, "session_closed", reason=event.reason), session=again)
 
@@ -137,14 +135,14 @@ def connect(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
 
 
 def wanted(state: AgentState) -> bool:
-    """Whether there is something to say: the ranks are there and stay, or the run is finished and nobody knows."""
+    """Whether there is something to say: the ranks are there and stay, or the run is finished and nobody may know."""
     if state.ending is not None:
         return _has_to_finish(state) and not state.over
     return attached(state)
 
 
 def _has_to_finish(state: AgentState) -> bool:
-    return state.finished is not None and not state.session.finished_told
+    return state.finished is not None and not state.finish_heard
 
 
 def greet(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
@@ -196,7 +194,7 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     if state.drain_since is not None and not session.drain_told and state.ending is None:
         said.append(ToLighthouse(message=Drain()))
         session = put(session, drain_told=True)
-    if _has_to_finish(state) and state.finished is not None:
+    if state.finished is not None and not (state.finish_heard or session.finished_told):
         said.append(ToLighthouse(message=Finished(version=state.finished)))
         session = put(session, finished_told=True)
     if state.report_due:
@@ -228,7 +226,3 @@ def report(state: AgentState) -> Report:
         mark=min(state.life.marks, default=0),
         reason=reason,
     )
-
-
-def version_told(state: AgentState) -> Version:
-    return state.stand.version if state.stand.usable else UNUSABLE

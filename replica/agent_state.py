@@ -208,6 +208,7 @@ class AgentState(Value, frozen=True):
     """Everything. floor: every generation below this number is abandoned; floor_told: the ranks know of this one.
 
     held: by shard_rank, the entry from `stand.version` that lies verified in its memory; fetching: what ranks were told
+    finished: the farewell completed at this version; finish_heard: the lighthouse has answered to that
     failures: not told to the lighthouse yet; notes: ledger lines and log events not given out yet
     """
 
@@ -237,6 +238,7 @@ class AgentState(Value, frozen=True):
     drain_since: float | None = None
     leave_after: Leave | None = None
     finished: Version | None = None
+    finish_heard: bool = False
     ending: Ending | None = None
     notes: tuple[Ledger | Say, ...] = ()
 
@@ -268,6 +270,11 @@ def live(state: AgentState) -> bool:
 def welcomed(state: AgentState) -> bool:
     """Whether the lighthouse can be told something now."""
     return state.session.phase is SessionPhase.WELCOMED
+
+
+def version_told(state: AgentState) -> Version:
+    """What the lighthouse is told of the weights; below zero where there are none to speak of."""
+    return state.stand.version if state.stand.usable else UNUSABLE
 
 
 def shown(state: AgentState, number: int) -> str:

@@ -177,7 +177,7 @@ class Opening:
         try:
             opened = opener(invitation, self._deadline)
         except Exception as error:  # noqa: BLE001 - whatever it is, this generation cannot be opened here
-            failure = f"generation {self._number} could not be opened: {error}"
+            failure = f"could not be opened: {error}"
         self._deadline.close()
         with self._lock:
             unwanted = self._given_up

@@ -120,7 +120,7 @@ class Communicators:
         try:
             communicator = generation.opening.result(None)
         except (CommunicatorLost, TimeoutError, OSError, RuntimeError) as failure:
-            generation.lost = f"generation {number} did not open: {failure}"
+            generation.lost = f"its communicator did not open: {failure}"
             generation.finished.set()
             with self._lock:
                 over = number < self._floor

@@ -24,6 +24,7 @@ import atexit
 import ctypes
 import math
 import os
+import re
 import secrets
 import socket
 import threading
@@ -100,7 +101,7 @@ def _connect(
         group = dist.ProcessGroupGloo(store, invitation.place, invitation.size, options)
     except RuntimeError as error:
         deadline.remaining_s(doing)
-        raise GaveUp(f"{doing}: {_first_line(error)}") from error
+        raise GaveUp(f"{doing}: {_gist(error)}") from error
     sockets = connections(before, device.address, peers)
     keep_from_programs(sockets)
     opened = GlooCommunicator(invitation, group, store, device, sockets)
@@ -110,8 +111,9 @@ def _connect(
     return opened
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+def _gist(error: BaseException) -> str:
+    """What gloo says, without the place in its source and its advice."""
+    return re.sub(r"^\[[^]]*\.cc:\d+\] ", "", str(error).partition("\n")[0]).partition(" This is typically")[0]
 
 
 class _GlooPending:
@@ -150,7 +152,7 @@ class _GlooPending:
         except RuntimeError as error:  # its failure, or only that it goes on
             if not had_ended:
                 return work.is_completed() and self.ended(timeout_s)
-            self._owner.abandon(f"a collective failed: {_first_line(error)}")
+            self._owner.abandon(f"a collective failed: {_gist(error)}")
         self._work, self._tensors = None, ()
         return True
 
@@ -227,7 +229,7 @@ class GlooCommunicator:
     def still_good(self) -> None:
         """Raises CommunicatorLost if abandoned."""
         if self._reason:
-            raise CommunicatorLost(f"generation {self.number}: {self._reason}")
+            raise CommunicatorLost(self._reason)
 
     def make_immortal(self) -> None:
         """Never run gloo's destructor, not even when the interpreter ends: it would wait for the works."""

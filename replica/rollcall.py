@@ -140,7 +140,8 @@ def merge(
     """
     if any(len(data) != members * record_bytes(slots) for data in matrix):
         return Invalid(reason=f"a shard did not gather {members} records of {record_bytes(slots)} bytes")
-    rows = np.stack([np.frombuffer(data, _dtype(slots)) for data in matrix])
+    shards = [np.frombuffer(data, _dtype(slots)) for data in matrix]
+    rows = np.stack(shards) if len(shards) > 1 else shards[0][np.newaxis]
     wrong = _not_of(rows, generation, version)
     if wrong is None:
         wrong = _not_partitioned(
@@ -197,12 +198,13 @@ def _not_of(rows: Any, generation: int, version: Version) -> str | None:
 
 def _not_partitioned(bitmaps: Any, wanted: npt.NDArray[np.uint8]) -> str | None:
     """Says which slot is not summed exactly once, if there is one. `bitmaps` is uint8 of [shard, place, byte]."""
-    first = bitmaps[0]
+    first = np.ascontiguousarray(bitmaps[0])
     for shard in range(1, len(bitmaps)):
         if not np.array_equal(bitmaps[shard], first):
             return f"shards 0 and {shard} of a member did not sum the same slots"
     union = np.bitwise_or.reduce(first, axis=0)
-    summed = int(np.bitwise_count(first).sum())
+    words = first.view(np.uint64) if first.shape[1] % 8 == 0 else first
+    summed = int(np.bitwise_count(words).sum())
     if np.array_equal(union, wanted) and summed == int(np.bitwise_count(union).sum()):
         return None
     counts = np.unpackbits(first, axis=1, bitorder="little").sum(axis=0)

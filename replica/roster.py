@@ -8,6 +8,7 @@ between groups.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +18,43 @@ from lighthouse.values import Member, Role, RosterChange
 from replica.values import Merged
 
 Roster = tuple[Member, ...]
+
+
+class _Roles(NamedTuple):
+    """What follows from the roles alone. contributor: by place, the how-manieth contributor it is, -1 if it is none."""
+
+    trusted: tuple[int, ...]
+    newcomers: bool
+    spares: bool
+    contributors: int
+    contributor: tuple[int, ...]
+
+
+_KEPT = 4
+_known: dict[int, tuple[Roster, _Roles]] = {}
+"""Of the last rosters asked about: a step asks again and again about one of a thousand members."""
+
+
+def _roles(roster: Roster) -> _Roles:
+    known = _known.get(id(roster))
+    if known is not None and known[0] is roster:
+        return known[1]
+    roles = [member.role for member in roster]
+    contributor, count = [], 0
+    for role in roles:
+        contributor.append(count if role is Role.CONTRIBUTOR else -1)
+        count += role is Role.CONTRIBUTOR
+    found = _Roles(
+        trusted=tuple([place for place, role in enumerate(roles) if role is not Role.NEWCOMER]),
+        newcomers=Role.NEWCOMER in roles,
+        spares=Role.SPARE in roles,
+        contributors=count,
+        contributor=tuple(contributor),
+    )
+    while len(_known) >= _KEPT:
+        del _known[next(iter(_known))]
+    _known[id(roster)] = (roster, found)
+    return found
 
 
 def ordered(members: Iterable[Member]) -> Roster:
@@ -47,20 +85,19 @@ def place_of(roster: Roster, name: str, incarnation: int) -> int:
 
 def trusted_places(roster: Roster) -> tuple[int, ...]:
     """Places whose digests are the reference: all but newcomers'."""
-    return tuple([place for place, member in enumerate(roster) if member.role is not Role.NEWCOMER])
+    return _roles(roster).trusted
 
 
 def has_newcomers(roster: Roster) -> bool:
     """Whether somebody's digest has still to be seen equal."""
-    return Role.NEWCOMER in [member.role for member in roster]
+    return _roles(roster).newcomers
 
 
 def share(roster: Roster, place: int, slots: int) -> tuple[int, ...]:
     """Slots dealt to the member at `place` in a step that follows a commit; empty for spares and newcomers."""
-    if roster[place].role is not Role.CONTRIBUTOR:
-        return ()
-    roles = [member.role for member in roster]
-    return even_share(slots, roles.count(Role.CONTRIBUTOR), roles[:place].count(Role.CONTRIBUTOR))
+    roles = _roles(roster)
+    index = roles.contributor[place]
+    return even_share(slots, roles.contributors, index) if index >= 0 else ()
 
 
 def promote(roster: Roster, merged: Merged, contributors_wanted: int) -> Roster:
@@ -69,9 +106,10 @@ def promote(roster: Roster, merged: Merged, contributors_wanted: int) -> Roster:
     Newcomers whose digest was compared and equal become spares; then spares, in roster order, become contributors
     until there are `contributors_wanted` (0: all become contributors).
     """
-    roles = [member.role for member in roster]
-    if Role.SPARE not in roles and not (merged.digested and Role.NEWCOMER in roles):
+    now = _roles(roster)
+    if not now.spares and not (merged.digested and now.newcomers):
         return roster
+    roles = [member.role for member in roster]
     if merged.digested:
         mismatched = set(merged.mismatched)
         roles = [

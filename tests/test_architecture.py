@@ -283,3 +283,10 @@ def _imported_at_once(tree: ast.Module) -> Iterator[str]:
 def test_proto_holds_contracts_only() -> None:
     """`proto` is the import name of the proto-plus package: a package of ours by that name would break it."""
     assert [p for p in (ROOT / "proto").rglob("*") if p.is_file() and p.suffix != ".proto"] == []
+
+
+def test_the_simulation_fits_the_screen_too() -> None:
+    files = sorted((ROOT / "tests" / "simulation").glob("*.py"))
+    found = [Module(name=path.name, source=path.read_text(), tree=ast.parse(path.read_text())) for path in files]
+    assert len(found) > 10
+    assert [f"{module.name}: {wrong}" for module in found for wrong in fits_the_screen(module)] == []

@@ -145,10 +145,11 @@ class DemoCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand:
-    """Feeds the journal of a lighthouse to its pure core again, and prints what it decides otherwise today."""
+    """Feeds the journal of a lighthouse or of an agent to its pure core again, and prints what it decides otherwise
+    today."""
 
     file: Annotated[Path, tyro.conf.Positional]
-    """The journal: a file beside the store, named STORE.journal."""
+    """The journal: of a lighthouse the file beside its store, named STORE.journal; of an agent what --journal named."""
     turns: bool = False
     """Print every event and what followed from it."""
 

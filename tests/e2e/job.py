@@ -39,9 +39,9 @@ class Job:
         self.out = Path(flags.out)
 
     def observe(self, phase: str, step: int) -> None:
-        """Ends this rank if this is the moment that it was told; waits before a load while a file is there."""
+        """Ends this rank if this is the moment that it was told; waits before its first load while a file is there."""
         if phase == "load" and self.flags.wait_at_load:
-            wait = Path(self.flags.wait_at_load)
+            wait, self.flags.wait_at_load = Path(self.flags.wait_at_load), ""
             wait.touch()
             while wait.exists():
                 time.sleep(0.01)

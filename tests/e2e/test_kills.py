@@ -9,12 +9,14 @@ from e2e.cluster import Cluster
 from e2e.conftest import Reference
 
 PHASES = ("forward", "backward", "bucket", "gradients", "roll_call", "voted", "apply", "applied")
+CASES = [(3, 1, phase) for phase in PHASES]
+CASES += [(2, 2, phase) for phase in ("backward", "bucket", "roll_call", "voted", "apply")]
+CASES += [(2, 1, "bucket"), (3, 2, "voted")]
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(("groups", "shards"), [(3, 1), (2, 2)])
+@pytest.mark.parametrize(("groups", "shards", "phase"), CASES)
 def test_a_rank_dies(
-    cluster: Callable[..., Cluster], undisturbed: Reference, phase: str, groups: int, shards: int
+    cluster: Callable[..., Cluster], undisturbed: Reference, groups: int, shards: int, phase: str
 ) -> None:
     run = cluster("--groups-wanted", str(groups))
     run.lighthouse()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 _STORED = (StoreNumber, StoreClaim, StoreBase, StoreIncarnation, StoreSetup, StoreFinished)
 
 
+class Turn(NamedTuple):
+    """Events that were recorded together, the decision on them, and the error of a core with a defect."""
+
+    events: tuple[tuple[float, Event], ...]
+    decided_s: float
+    effects: tuple[Effect, ...] = ()
+    raised: str = ""
+
+
 class Beacon:
     """One process that leads the run, from its start to its crash."""
 
@@ -45,8 +54,7 @@ class Beacon:
         self.store = store
         self.alive = True
         self.ended: EndRun | None = None
-        self.journal: list[tuple[float, Event]] = []
-        self.effects: list[tuple[float, tuple[Effect, ...]]] = []
+        self.turns: list[Turn] = []
         self.crash_after: int | None = None
         self._term = store.lead()
         self._streams: dict[int, Stream] = {}
@@ -102,15 +110,10 @@ class Beacon:
     def _act(self, events: list[Any]) -> None:
         now = self.clock()
         late = self._wake is not None and now >= self._wake
-        for event in events:
-            event = self._named(event)
-            if event is not None:
-                self._record(event, now)
+        known = [event for event in (self._named(event) for event in events) if event is not None]
         if late and self._wake is not None:
-            self._record(Tick(late_s=now - self._wake), now)
-        self.world.watch.lighthouse_heard(self)
-        self.state, effects = decide(self.state, now)
-        self.effects.append((now, effects))
+            known.append(Tick(late_s=now - self._wake))
+        effects = self._decide(known, now)
         self.world.watch.lighthouse_decided(self, effects, now)
         for effect in effects:
             if self.crash_after is not None:
@@ -123,9 +126,17 @@ class Beacon:
         if self.alive:
             self._set_alarm(now)
 
-    def _record(self, event: Event, now: float) -> None:
-        self.journal.append((now, event))
-        self.state = record(self.state, event, now)
+    def _decide(self, events: list[Event], now: float) -> tuple[Effect, ...]:
+        told = tuple((now, event) for event in events)
+        try:
+            for event in events:
+                self.state = record(self.state, event, now)
+            self.state, effects = decide(self.state, now)
+        except Exception as error:
+            self.turns.append(Turn(told, now, raised=repr(error)))
+            raise
+        self.turns.append(Turn(told, now, effects))
+        return effects
 
     def _named(self, event: Any) -> Event | None:
         """What the shell knows of a stream: who was welcomed on it. Nothing is heard of a stream before that."""

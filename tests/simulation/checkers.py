@@ -29,13 +29,34 @@ class Broken(AssertionError):
     """A promise was broken; the message says which, where and when."""
 
 
-class Watch:
-    """Everything that is known of one world, and what is wrong with it."""
+class Notes:
+    """What happened in a world, for whoever reads the tail of a failing one, and what is wrong with it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.wrong: list[str] = []
         self.notes: deque[str] = deque(maxlen=4000)
+
+    def broken(self, what: str) -> None:
+        """Notes a broken promise."""
+        self.note("BROKEN " + what)
+        self.wrong.append(f"at {self._world.engine.now:.4f} s: {what}")
+
+    def note(self, text: str) -> None:
+        """Notes something that happened now."""
+        self.notes.append(f"{self._world.engine.now:9.4f} {text}")
+
+    def raise_broken(self) -> None:
+        """Raises Broken if anything is wrong."""
+        if self.wrong:
+            raise Broken("; ".join(self.wrong[:3]))
+
+
+class Watch(Notes):
+    """Everything that is known of one world, and a checker for each promise."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
         self.commit_notes: deque[str] = deque(maxlen=60)
         self.weights_of: dict[Version, int] = {}
         self.cursor_of: dict[Version, int] = {ROOT: 0}
@@ -55,22 +76,6 @@ class Watch:
         self._floors: dict[tuple[str, int], int] = {}
         self._fenced: set[tuple[str, int]] = set()
         self._decided = 0
-
-    # ---- what is wrong ---------------------------------------------------------------------------------------------
-
-    def broken(self, what: str) -> None:
-        """Notes a broken promise."""
-        self.note("BROKEN " + what)
-        self.wrong.append(f"at {self._world.engine.now:.4f} s: {what}")
-
-    def note(self, text: str) -> None:
-        """Notes something for whoever reads the tail of a failing world."""
-        self.notes.append(f"{self._world.engine.now:9.4f} {text}")
-
-    def raise_broken(self) -> None:
-        """Raises Broken if anything is wrong."""
-        if self.wrong:
-            raise Broken("; ".join(self.wrong[:3]))
 
     # ---- ranks -----------------------------------------------------------------------------------------------------
 
@@ -178,9 +183,6 @@ class Watch:
 
     # ---- the lighthouse --------------------------------------------------------------------------------------------
 
-    def lighthouse_heard(self, beacon: Beacon) -> None:
-        """Before it decides."""
-
     def lighthouse_decided(self, beacon: Beacon, effects: Sequence[Any], now: float) -> None:
         """Deciding twice changes nothing."""
         self._decided += 1
@@ -213,5 +215,10 @@ class Watch:
         newest = max(self.bases.values(), default=ROOT)
         for group in self._world.groups.values():
             for rank in group.ranks:
-                if group.training and rank.book.usable and rank.book.version > newest:
+                stands = group.training and rank.book.usable
+                if stands and rank.book.version > newest and not self._is_cut_off(rank.book.version):
                     self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {rank.book.version}")
+
+    def _is_cut_off(self, version: Version) -> bool:
+        """Whether the history went on from below it: nobody can begin there."""
+        return any(number > version.generation and base.step < version.step for number, base in self.bases.items())

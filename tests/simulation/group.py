@@ -104,10 +104,6 @@ class Group:
         chance = self.world.engine.chance(f"compute {self.name}")
         return self.world.spec.slot_s * self.slowness * chance.uniform(0.9, 1.1)
 
-    def transfer_s(self) -> float:
-        """How long an entry takes to arrive here."""
-        return self.world.spec.slot_s * self.world.engine.chance("transfers").uniform(0.05, 0.4)
-
     @property
     def training(self) -> bool:
         """Whether an agent with all its ranks is there and is not leaving."""
@@ -262,10 +258,6 @@ class Group:
         born = self.born
         event = RankExited(life=rank.life, shard_rank=rank.shard_rank, code=code, traceback=traceback)
         self._in_order((False, id(rank)), lambda: self.event(event) if born == self.born else None)
-
-    def rank_leaves(self, rank: Rank) -> None:
-        """A rank ends because it was told to."""
-        self.rank_dies(rank, 0, "")
 
     def _in_order(self, key: tuple[bool, int], act: Any) -> None:
         delay_s = self.world.engine.chance("ipc").uniform(0.00005, 0.0008)

@@ -1,6 +1,7 @@
 """Worlds from seeds: faults of all kinds for a while, then calm, in which the run must recover, go on and finish.
 
 python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
+python -m simulation.seeds --seed 7 --journal FILE    … and writes its lighthouses' journal, for bellrock replay
 python -m simulation.seeds --count 500         seeds 0 … 499, on `--jobs` processes
 """
 
@@ -12,12 +13,14 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 from random import Random
 
 from lighthouse.core_values import Hold
 from lighthouse.values import ROOT, Role
 from simulation.checkers import Broken
 from simulation.faults import Faults, draw_spec
+from simulation.journals import write_journal
 from simulation.world import World
 
 FAULTS_S = 10.0
@@ -89,7 +92,9 @@ def hopeless(world: World) -> bool:
     if state.hold not in (Hold.COLD_START, Hold.FENCE):
         return False
     up = {(g.name, g.agent.incarnation) for g in world.groups.values() if g.agent is not None}
-    unreachable = any(not gen.left and not up & set(gen.members.items()) for gen in state.gens)
+    unreachable = any(
+        not up & set(gen.members.items()) for gen in state.gens if state.hold is Hold.FENCE or not gen.left
+    )
     weights = any(
         r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks
     )
@@ -171,27 +176,41 @@ def run_seeds(seeds: range, jobs: int) -> tuple[dict[int, str], Counter[str]]:
     return failures, counts
 
 
+def until_failure(seeds: range) -> tuple[dict[int, str], Counter[str]]:
+    """As `run_seeds`, in this process and only up to the first failure."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        _, broken, seen, _ = attempt(seed)
+        counts.update(seen)
+        if broken:
+            return {seed: broken}, counts
+    return {}, counts
+
+
 def main(argv: list[str]) -> int:
     """Runs the seeds asked for. 0 if all promises held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed, with its story")
     parser.add_argument("--story", action="store_true", help="print the story even if the seed holds")
+    parser.add_argument("--journal", type=Path, help="with --seed: write its lighthouses' journal, for bellrock replay")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--until-failure", action="store_true", help="one after another, up to the first that fails")
     options = parser.parse_args(argv)
     if options.seed is not None:
-        return tell_story(options.seed, options.story)
+        return tell_story(options.seed, options.story, options.journal)
     began = time.perf_counter()
-    failures, counts = run_seeds(range(options.first, options.first + options.count), options.jobs)
+    seeds = range(options.first, options.first + options.count)
+    failures, counts = until_failure(seeds) if options.until_failure else run_seeds(seeds, options.jobs)
     for seed, broken in sorted(failures.items()):
         print(f"seed {seed}: {broken}\n    {replay_command(seed)}")
     print(f"{options.count} seeds, {len(failures)} failed, {time.perf_counter() - began:.1f} s: {dict(counts)}")
     return 1 if failures else 0
 
 
-def tell_story(seed: int, always: bool) -> int:
-    """Runs one seed and prints what happened."""
+def tell_story(seed: int, always: bool, journal: Path | None = None) -> int:
+    """Runs one seed and prints what happened; `journal` takes what its lighthouses heard and decided."""
     world, faults, chance = new_world(seed)
     try:
         live_through(world, faults, chance)
@@ -202,6 +221,9 @@ def tell_story(seed: int, always: bool) -> int:
             traceback.print_exc()
         print(f"seed {seed}: {broken}")
         return 1
+    finally:
+        if journal is not None:
+            print(f"{write_journal(world, journal)} turns of {len(world.lives)} lighthouses are in {journal}")
     if always:
         print("\n".join(world.watch.notes))
     print(f"seed {seed} holds: {dict(world.watch.told_kinds)}")

@@ -28,4 +28,4 @@ def test_a_seed_always_tells_the_same_story() -> None:
     one, two = run_seed(3), run_seed(3)
     assert one.watch.times == two.watch.times
     assert list(one.watch.notes) == list(two.watch.notes)
-    assert [e for b in one.beacons for e in b.journal] == [e for b in two.beacons for e in b.journal]
+    assert [turn for life in one.lives for turn in life.turns] == [turn for life in two.lives for turn in life.turns]

@@ -53,7 +53,7 @@ def test_a_run_from_hello_to_farewell(tmp_path: Path) -> None:
             turns = list(replay((tmp_path / "journal").read_bytes().splitlines(keepends=True)))
             lines = [effect.line for turn in turns for effect in turn.effects if isinstance(effect, Ledger)]
             assert lines == [{k: v for k, v in line.items() if k != "time_s"} for line in agent.ledger("")]
-            assert turns[-1].state.over
+            assert turns[-1].state.over and all(turn.same for turn in turns)
             assert "[g1/0] rank 0 of life 1 is here" in agent.shown()
             assert not (tmp_path / "locks").joinpath("r+g1.lock").read_text().strip()
             assert len(list((tmp_path / "locks").iterdir())) == 1, "the agent's own folder is left"
@@ -277,7 +277,7 @@ def test_a_journal_is_bounded_and_every_file_of_it_can_be_decided_again(tmp_path
     journal = Journal(tmp_path / "journal", limit_bytes=3000)
     state = new_agent(AgentConfig(run_id="r", name="g", host="h", shards=1))
     for now in range(100):
-        journal.note(state, float(now), TookOver() if now % 2 else None)
+        journal.note(state, float(now), TookOver() if now % 2 else None, ())
     journal.close(10.0)
     (tmp_path / "journal").open("ab").write(b'[12.0, {"type": "Too')
     turns = [list(replay((tmp_path / name).open("rb"))) for name in ("journal.1", "journal")]

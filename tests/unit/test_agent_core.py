@@ -1,5 +1,6 @@
 """Verdicts of the agent's core: what commits, what never does, and what is told of it."""
 
+import msgspec
 import pytest
 from agent_script import SLOTS, Script, closes, members, whole
 
@@ -100,6 +101,16 @@ def test_votes_of_another_step_or_generation_are_refused() -> None:
     assert script.version.step == 2
 
 
+def test_a_late_vote_of_the_same_step_in_another_generation_fails_nothing() -> None:
+    script = in_step()
+    late = msgspec.structs.replace(script.call(), generation=script.state.seat.generation - 1)
+    before = script.state.seat
+    script.ranks(late)
+    assert script.state.seat == before
+    script.commits()
+    assert script.version.step == 1
+
+
 def test_votes_of_an_earlier_life_are_refused() -> None:
     script = in_step()
     script.does(
@@ -129,6 +140,7 @@ def test_the_farewell_ends_the_run_with_success() -> None:
     assert script.hold is AgentHold.LEAVING
     script.exits(0, 0)
     script.exits(1, 0)
+    script.told(Leave(reason="the run is finished", success=True))
     assert script.exit.code == 0 and isinstance(script.up[-1], Goodbye)
     assert sum(line["event"] == "commit" for line in script.ledger) == 1
 
@@ -159,6 +171,7 @@ def test_a_rank_that_fails_while_it_leaves_makes_the_agent_fail() -> None:
     script = in_step()
     script.commits(stop=True)
     script.commits()
+    script.told(Leave(reason="the run is finished", success=True))
     script.exits(0, 0)
     script.exits(1, 1, "Traceback\nOSError: disk full")
     assert script.exit.code == 1 and "disk full" in script.exit.reason

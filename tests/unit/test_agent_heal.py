@@ -315,3 +315,15 @@ def test_a_donor_that_is_lost_forgets_its_heals(when: str) -> None:
     script.exits(0)
     script.exits(1)
     assert script.state.stagings == ()
+
+
+def test_a_base_ends_the_heal_that_led_there() -> None:
+    """Or the heal's entries would be fetched, and a catching up told, by a group that is in a generation by now."""
+    script = Script().begins(join=True)
+    script.follows()
+    script.based(number=90, version=AT, cursor=40)
+    assert script.goes().work.version == AT
+    assert script.state.joining is None
+    script.told(Abandon(number=91))
+    assert script.state.fetching is None
+    assert script.ups(CaughtUp) == []

@@ -11,12 +11,14 @@ from lighthouse.values import (
     Version,
     Welcome,
 )
+from replica.agent_state import SessionPhase
 from replica.agent_values import (
     AgentHold,
     Exit,
     LighthouseSaid,
     OpenSession,
     RankExited,
+    SessionClosed,
     SessionOpened,
     TookOver,
 )
@@ -92,6 +94,16 @@ def test_what_comes_over_an_old_session_is_dropped() -> None:
     script.commits()
 
 
+def test_the_late_end_of_an_old_session_does_not_end_the_new_one() -> None:
+    script = in_step()
+    old = script.state.session.number
+    closes(script)
+    script.waits()
+    script.meets()
+    script.does(SessionClosed(session=old, reason="the network says so once more"))
+    assert script.state.session.phase is SessionPhase.WELCOMED
+
+
 def test_nothing_is_told_before_the_welcome() -> None:
     script = in_step()
     closes(script)
@@ -124,7 +136,25 @@ def test_a_finished_group_waits_a_while_to_tell_a_lighthouse_that_is_away() -> N
     assert not any(isinstance(effect, Exit) for effect in script.effects)
     script.waits()
     script.meets()
+    script.told(Leave(reason="the run is finished", success=True))
     assert script.ups(Finished) and script.exit.code == 0
+
+
+def test_a_lighthouse_that_crashed_before_it_heard_of_the_end_is_told_again() -> None:
+    """What was sent is not heard: else the next lighthouse holds for ever, and nobody is left to tell it."""
+    script = in_step()
+    script.commits(stop=True)
+    script.commits()
+    assert len(script.ups(Finished)) == 1
+    script.exits(0, 0)
+    script.exits(1, 0)
+    closes(script)
+    assert not any(isinstance(effect, Exit) for effect in script.effects)
+    script.waits()
+    script.meets()
+    assert len(script.ups(Finished)) == 2
+    script.told(Leave(reason="the run is finished", success=True))
+    assert script.exit.code == 0
 
 
 def test_a_finished_group_does_not_wait_for_ever() -> None:

@@ -1,0 +1,240 @@
+"""Mistakes that a tired person could make in the lighthouse's core, each in one line."""
+
+from __future__ import annotations
+
+from simulation.mutation import Mutation, of
+
+_core = of("lighthouse/core.py")
+_change = of("lighthouse/core_change.py")
+_evidence = of("lighthouse/core_evidence.py")
+_heal = of("lighthouse/core_heal.py")
+_hello = of("lighthouse/core_hello.py")
+_plan = of("lighthouse/core_plan.py")
+_record = of("lighthouse/core_record.py")
+_state = of("lighthouse/core_state.py")
+_history = of("lighthouse/history.py")
+_deal = of("lighthouse/deal.py")
+
+LIGHTHOUSE: tuple[Mutation, ...] = (
+    # ---- who is lost, who forms, who ends
+    _change(
+        "nobody is spared in the first lease",
+        "grace = in_grace(state, now) or (change.again and not late)",
+        "grace = change.again and not late",
+    ),
+    _core("leases end only after their end", "now >= group.heard_s + lease_s", "now > group.heard_s + lease_s"),
+    _core(
+        "the first formation wants one more",
+        "return count >= config.min_groups and",
+        "return count > config.min_groups and",
+    ),
+    _core("an idle drain waits out a hold", "idle = held or not takes_part", "idle = not takes_part"),
+    _core(
+        "the run ends though somebody lives", "Hold.COLD_START and all_dead(state) and not", "Hold.COLD_START and not"
+    ),
+    _core("a joiner's back-off wakes nobody", "[state.retry_s, state.plan_again_s]", "[state.plan_again_s]"),
+    _core(
+        "plans are pursued amid a change",
+        "        if state.change is None:\n            state = core_plan",
+        "        if True:\n            state = core_plan",
+    ),
+    # ---- unplanned changes
+    _change(
+        "a number is used and not stored",
+        "emit(state, StoreNumber(number=number)),\n        last",
+        "state,\n        last",
+    ),
+    _change("a change leaves the plan alive", "        plan=None,\n        trouble", "        trouble"),
+    _change(
+        "the base is stored before its claim",
+        """        StoreClaim(number=gen.number, roster=roster, planned=False),
+        StoreBase(number=gen.number, version=gen.version, cursor=cursor),
+""",
+        """        StoreBase(number=gen.number, version=gen.version, cursor=cursor),
+        StoreClaim(number=gen.number, roster=roster, planned=False),
+""",
+    ),
+    _change(
+        "the oldest is the base, since all can level", "newest = max(g.report.version", "newest = min(g.report.version"
+    ),
+    _change(
+        "a version beside the history is a base",
+        "if not g.loading and state.history.contains(g.report.version)]",
+        "if not g.loading]",
+    ),
+    _change("half loaded weights are a base", "if not g.loading and state.history", "if state.history"),
+    _change("who has not abandoned is a reporter", "if g.live and g.report.abandoned >= number]", "if g.live]"),
+    _change("other initial weights are equal", "on = [g for g in on if g.digest == first.digest]", "on = list(on)"),
+    _change(
+        "no fence",
+        "open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]",
+        "open_gens = [g for g in state.gens[:0] if not is_bounded(g, standing.version.step)]",
+    ),
+    _change(
+        "only the present generation is fenced",
+        "open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]",
+        "open_gens = [g for g in state.gens[:1] if not is_bounded(g, standing.version.step)]",
+    ),
+    _change("min_groups is off by one", "if count < wanted:", "if count < wanted - 1:"),
+    _change(
+        "spares behind do not count for min_groups",
+        "len(standing.on) + len(standing.behind), state",
+        "len(standing.on), state",
+    ),
+    _change(
+        "steps that the living have are cut off",
+        "state.newest.step - 1 and not all_dead(state):",
+        "state.newest.step - 9 and not all_dead(state):",
+    ),
+    _change(
+        "who holds an entry is not asked",
+        "return any(g.name in owed and holds_entry(",
+        "return any(g.name in owed or holds_entry(",
+    ),
+    _change(
+        "slots are kept by whoever came back",
+        "key=lambda g: (-g.report.generation, natural_key(g.name)))",
+        "key=lambda g: natural_key(g.name))",
+    ),
+    _change("newcomers are dealt slots", "if m.role is not Role.NEWCOMER] or", "] or"),
+    _change(
+        "newcomers contribute at once",
+        "g.incarnation), Role.NEWCOMER)) for g",
+        "g.incarnation), Role.CONTRIBUTOR)) for g",
+    ),
+    _change(
+        "the cursor of whoever comes first",
+        "max(standing.on, key=lambda g: g.report.generation).report.cursor",
+        "standing.on[0].report.cursor",
+    ),
+    _change(
+        "a silent member is awaited for ever",
+        "change.number and not late:\n            waits",
+        "change.number:\n            waits",
+    ),
+    _change("the wish to stop is forgotten", "    stop = _stopped(standing)\n    kept", "    stop = False\n    kept"),
+    # ---- what is known of generations
+    _evidence(
+        "an older report counts", "    if report.abandoned < group.report.abandoned:\n        return state\n", ""
+    ),
+    _evidence(
+        "a report of the generation itself leaves it",
+        "if report.abandoned > gen.number:",
+        "if report.abandoned >= gen.number:",
+    ),
+    _evidence("a failed generation is no trouble", "if failed or overtaken or outside:", "if overtaken or outside:"),
+    _evidence(
+        "who saw the old one fail is waited for", "if failed or overtaken or outside:", "if failed or overtaken:"
+    ),
+    _evidence(
+        "the cursor of a switch is one step short",
+        "start.version.step - old.version.step)",
+        "start.version.step - old.version.step - 1)",
+    ),
+    _evidence("a donor keeps what nobody needs", "    state = release(state, group)\n    for gen", "    for gen"),
+    _evidence("the lost count as dead", "    if dead:\n", "    if True:\n"),
+    _evidence(
+        "dead members may enter a switch",
+        "cannot = [m.name for m in gen.roster if m.name in gen.gone or",
+        "cannot = [m.name for m in gen.roster if",
+    ),
+    # ---- hellos
+    _hello(
+        "another host knows of a death", "dead = hello.took_over and hello.host == old.host", "dead = hello.took_over"
+    ),
+    _hello("a reconnecting agent is fenced", "hello.incarnation < newer:", "hello.incarnation <= newer:"),
+    _hello("the older incarnation is not fenced", "        state = send(state, known, Fenced(by=by))\n", ""),
+    _hello("a member that comes back must heal", "join=bool(state.gens) and not member,", "join=bool(state.gens),"),
+    _hello(
+        "a base lost with its stream is not told again",
+        "report.generation < current.number <= report.abandoned:",
+        "current.number < report.generation <= report.abandoned:",
+    ),
+    _hello("a setup field that only the group has", "set(state.setup) | set(hello.setup)", "set(state.setup)"),
+    _hello(
+        "incarnations are not stored",
+        "emit(with_(state, next_incarnation=incarnation + 1), StoreIncarnation(next=incarnation + 1))\n    elif",
+        "with_(state, next_incarnation=incarnation + 1)\n    elif",
+    ),
+    # ---- plans
+    _plan("ready before the last has opened", "plan.opened == plan.needed:", "plan.opened >= plan.needed - 1:"),
+    _plan(
+        "leavers are not told of the plan",
+        "return (*gen.roster, *(m for m in current if gen.members.get(m.name) != m.incarnation))",
+        "return gen.roster",
+    ),
+    _plan(
+        "a drain goes below min_groups",
+        "len(stays) < state.config.min_groups and",
+        "len(stays) < state.config.min_groups - 1 and",
+    ),
+    _plan(
+        "a drain of the last spare group waits",
+        "len(stays) < state.config.min_groups and",
+        "len(stays) <= state.config.min_groups and",
+    ),
+    _plan("a broken plan is waited for", "vanished = state.plan.broken or any(", "vanished = any("),
+    _plan("planned before roles have settled", "current is None or not current.committed or", "current is None or"),
+    _plan("draining groups are planned in", "not (group.draining or group.mismatched)", "not group.mismatched"),
+    _plan("a wrong digest stays", "not (group.draining or group.mismatched)", "not group.draining"),
+    _plan("joins while they heal", "if g.caught and g.live and not g.draining", "if g.live and not g.draining"),
+    _plan(
+        "a planned number is not stored",
+        "emit(state, StoreNumber(number=number), StoreClaim(",
+        "emit(state, StoreClaim(",
+    ),
+    # ---- what groups say
+    _record(
+        "a fenced incarnation is heard",
+        "if group is None or group.incarnation != said.incarnation:",
+        "if group is None:",
+    ),
+    _record("an older stream is heard", "    if group.conn != said.conn:", "    if group.conn != said.conn and False:"),
+    _record("one group opens for two", "plan.number != number or group.opened == number:", "plan.number != number:"),
+    _record(
+        "prepared generations are forgotten in a restart",
+        "elif claim.number > last and claim.planned:",
+        "elif claim.number > last and not claim.planned:",
+    ),
+    _record(
+        "a late commit moves the newest back",
+        "if done.version.step > state.newest.step:",
+        "if done.version.step != state.newest.step:",
+    ),
+    _record(
+        "the pause of the lighthouse is the groups' fault",
+        "paused_s=state.paused_s + event.late_s) if",
+        "paused_s=state.paused_s) if",
+    ),
+    _record("an old heal's failure ends the new one", "    if group.heal not in (failed.heal, 0):", "    if False:"),
+    _record(
+        "an opening that failed is tried at once",
+        "plan_failures=failures, plan_again_s=again_s)",
+        "plan_failures=failures)",
+    ),
+    # ---- donors
+    _heal("newcomers are donors", "for m in roster if m.role is not Role.NEWCOMER)", "for m in roster)"),
+    _heal(
+        "a dead donor is waited for",
+        "elif group.donor not in donors and not takes_part(state, group):",
+        "elif group.donor not in donors and takes_part(state, group):",
+    ),
+    _heal(
+        "the first donor gets every joiner",
+        "key=lambda d: (busy.count(d.name), natural_key(d.name))",
+        "key=lambda d: natural_key(d.name)",
+    ),
+    _heal("a joiner is not asked what became of its weights", "caught=False, loading=True)", "caught=False)"),
+    # ---- history and deals
+    _history(
+        "a version of the base's step",
+        "link.above < version.step <= link.upto",
+        "link.above <= version.step <= link.upto",
+    ),
+    _history("steps behind the branch count", "link.above < version.step <= link.upto", "link.above < version.step"),
+    _history(
+        "what was left is not cut", "above=kept[-1].above, upto=base.step)", "above=kept[-1].above, upto=kept[-1].upto)"
+    ),
+    _deal("one slot too many for one", "(index < longer)))", "(index <= longer)))"),
+    _deal("two keep one slot", "        left -= keeps\n", ""),
+)

@@ -1,0 +1,121 @@
+"""Small worlds, explored completely: every interleaving of messages, collectives, deadlines and faults.
+
+What is run: the lighthouse's core and the agents' cores, `replica.work.Book`, `replica.rollcall.merge` and the store's
+compare-and-set, all real. A state is everything: cores, books, weights (known by the generations that made them), logs
+and snapshots, each message on each stream, each collective operation. From a state every move is tried: the first
+message of any stream arrives (FIFO within a stream, nothing assumed between streams, but that hellos of one host keep
+their order); a reduction or roll call that all members launched completes at one member, or fails at one once some
+member has left; a plan opens or fails to at one member; an entry or a snapshot arrives, or cannot be had; a deadline of
+something dead or out of reach passes (leases, reports, the first lease of a restarted lighthouse, openings, pauses).
+Faults, anywhere: a rank dies and its agent tells ("crash"); a host is lost without a word, and the tail of its stream
+may be ("host"); a stream breaks, and either end hears any part of the tail, whenever ("break"); a deadline of something
+healthy passes ("slow"); the lighthouse crashes, also after any part of its effects, and another reads the store.
+
+What is abstracted. Time stands still: deadlines are moves. Computing takes none, agent and ranks speak without delay,
+ranks start and streams open at once, the next lighthouse leads at once; each of these only makes more happen elsewhere,
+and a late one looks like a late message. A roll call's reduction and record are two moves, single buckets are not seen.
+A deadline that waits for something healthy to be slow in a transfer or an opening passes only where nothing else can
+happen. After `RETRIES` failed heals a joiner is not told again. No beats, drains, wishes to stop or save, lost stores,
+two lighthouses, newcomers under new names. A world that is `formed` begins with the first bases on their way.
+
+What is not tried twice (and why nothing is hidden by it): reductions that complete while all groups are in one
+generation and nobody joins (a record says nothing else later); where no fault is left, what an agent hears while it is
+in no collective and nobody transfers anything (nothing else can happen at it before); the end of a stream that was
+replaced, and words of an incarnation that was (no news whenever they come); where no fault is left, commits told while
+nothing on its way can begin a change; and once no fault is left and all are at work in the lighthouse's generation, or
+the run is finished, one order stands for all (the fault-free worlds try them all). Groups are not interchangeable:
+place 0 tells commits, names are sorted; so no symmetry is used, but incarnations count for each name by itself. States
+are told apart by 64-bit hashes: among ten million, two are mixed up with a probability of about 3 in a million.
+
+python -m simulation.small                    the worlds of a normal run
+python -m simulation.small --all              and those of `make proof`
+python -m simulation.small --world NAME --replay "MOVE; MOVE; ..."   tells a story again
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from simulation.small_explore import Found, explore, replayed
+from simulation.small_host import Spec
+
+ALL = ("crash", "host", "break", "slow")
+
+NORMAL = (
+    Spec(name="three-calm", groups=3, formed=False),
+    Spec(name="two-forming", groups=2, steps=1, faults=1, kinds=("crash", "host"), formed=False, returns=False),
+    Spec(name="two-crash", groups=2, faults=1, kinds=("crash",)),
+    Spec(name="two-break", groups=2, steps=1, faults=1, kinds=("break", "slow")),
+    Spec(name="two-restart", groups=2, steps=1, restarts=1, kinds=()),
+    Spec(name="three-gone", groups=3, steps=1, faults=1, kinds=("crash", "host"), returns=False),
+    Spec(name="two-shards", groups=2, shards=2, steps=1, faults=1, kinds=("crash",), returns=False),
+)
+"""Explored completely in every normal run."""
+
+PROOF = (
+    Spec(name="two-all", groups=2, faults=1, kinds=ALL),
+    Spec(name="two-gone-restart", groups=2, steps=2, faults=2, restarts=1, kinds=("crash", "host"), returns=False),
+    Spec(name="two-twice", groups=2, faults=2, kinds=ALL),
+    Spec(name="two-shards-all", groups=2, shards=2, faults=1, kinds=ALL),
+    Spec(name="three-gone-twice", groups=3, faults=2, kinds=("crash", "host"), returns=False),
+    Spec(name="three-gone-restart", groups=3, faults=2, restarts=1, kinds=ALL, returns=False),
+    Spec(name="three-crash", groups=3, faults=1, kinds=ALL),
+    Spec(name="three-all", groups=3, faults=2, restarts=1, kinds=ALL),
+)
+"""Larger ones, for `make proof`. The last ones are not finished in hours: then the number explored so far is printed."""
+
+
+def told(found: Found) -> str:
+    """One line on an explored world."""
+    spec = found.spec
+    what = f"{spec.groups} groups x {spec.shards}, {spec.steps} steps, {spec.faults} faults of {'/'.join(spec.kinds)}"
+    what += f", {spec.restarts} restarts" + ("" if spec.returns else ", nobody returns")
+    ends = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ends.items()))
+    state = "all" if found.complete else "ONLY THE FIRST"
+    return f"{spec.name}: {state} {found.states} states, {found.moves} moves, {found.cpu_s:.0f} s ({what}; ends: {ends})"
+
+
+def story(found: Found) -> str:
+    """A broken promise: the shortest way to it, and how to see it again."""
+    moves = "; ".join(" ".join(str(word) for word in move) for move in found.path)
+    command = f'PYTHONPATH=.:tests .venv/bin/python -m simulation.small --world {found.spec.name} --replay "{moves}"'
+    lines = replayed(found.spec, found.path)
+    return "\n".join([f"{found.spec.name}: {found.wrong}", *(f"  {line}" for line in lines), command])
+
+
+def explore_all(specs: Sequence[Spec], jobs: int, states: int = 1 << 40, seconds: float = 1e9) -> list[Found]:
+    """Explores worlds, each in one process, at most `jobs` at a time; the larger ones should come last."""
+    with ProcessPoolExecutor(jobs) as pool:
+        waiting = [pool.submit(explore, spec, states, seconds) for spec in specs]
+        return [done.result() for done in waiting]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Explores small worlds completely.")
+    parser.add_argument("--all", action="store_true", help="the worlds of make proof too")
+    parser.add_argument("--world", default="", help="only the world of this name")
+    parser.add_argument("--replay", default="", help="moves to tell again")
+    parser.add_argument("--states", type=int, default=30_000_000, help="stop a world after so many states")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop a world after so many seconds")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    options = parser.parse_args(argv)
+    specs = [s for s in (*NORMAL, *PROOF) if s.name == options.world] or list(NORMAL + PROOF * options.all)
+    if options.replay:
+        moves = [tuple(int(w) if w.isdigit() else w for w in m.split()) for m in options.replay.split(";")]
+        print("\n".join(replayed(specs[0], moves)))
+        return 0
+    bad = 0
+    for found in explore_all(specs, options.jobs, options.states, options.seconds):
+        print(told(found), flush=True)
+        if found.wrong:
+            bad += 1
+            print(story(found), flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""A host of the small worlds: what one event makes of its agent and ranks, and what others see of it.
+
+The agent and its ranks speak without delay. That loses nothing: a message that a rank gets late looks to everybody else
+like one that the agent got late, or like a collective that completed early, and both are explored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lighthouse.values import Died, EntryName, Failure, Fenced, HealFailed, Report, Value
+from replica.agent_core import decide, new_agent, record, wake_at
+from replica.agent_state import AgentState
+from replica.agent_values import (
+    AgentConfig,
+    CloseSession,
+    Effect,
+    EndRanks,
+    Event,
+    Exit,
+    LighthouseSaid,
+    OpenSession,
+    RankExited,
+    RankSaid,
+    SessionClosed,
+    SessionOpened,
+    StartRanks,
+    ToLighthouse,
+    TookOver,
+    ToRank,
+    ToRanks,
+)
+from replica.values import Attach
+from simulation.small_rank import Thread
+from simulation.small_values import NOW, Host, Rank
+
+
+class Spec(Value, frozen=True):
+    """What a small world is like.
+
+    faults: how many of `kinds` may happen; restarts: how often the lighthouse may crash, also amid its effects
+    returns: ranks and hosts that are lost come back; formed: the story begins with the first base on its way
+    """
+
+    name: str
+    groups: int = 3
+    shards: int = 1
+    slots: int = 3
+    steps: int = 2
+    min_groups: int = 1
+    faults: int = 0
+    restarts: int = 0
+    kinds: tuple[str, ...] = ("crash", "host", "break")
+    returns: bool = True
+    formed: bool = True
+
+
+Out = tuple[Any, ...]
+"""Something that others see: ("up", message), ("open", conn), ("close",), ("lost",), ("launch" or "record", operation, payload)."""
+
+
+class Machine:
+    """One event at one host. `outs` is what it does to the world, `broken` which promises it broke."""
+
+    def __init__(self, spec: Spec, host: Host) -> None:
+        self.spec = spec
+        self.before = host
+        self.host = host
+        self.outs: list[Out] = []
+        self.broken: list[str] = []
+        self.threads = [Thread(self, i, rank) for i, rank in enumerate(host.ranks)]
+        self._queue: list[Event] = []
+
+    def wrong(self, what: str) -> None:
+        """Notes a broken promise."""
+        self.broken.append(f"{self.host.name}: {what}")
+
+    def out(self, *what: Any) -> None:
+        """Others see this."""
+        self.outs.append(what)
+
+    def _put(self, **fields: Any) -> None:
+        self.host = msgspec.structs.replace(self.host, **fields)
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def act(self, event: tuple[Any, ...]) -> Host:
+        """The host after `event`."""
+        kind, *args = event
+        if kind == "host":
+            self._host_lost()
+        elif kind == "start":
+            self._start()
+        elif kind == "crash":
+            self._exits(self.threads[args[0]], -9)
+        elif kind == "down":
+            assert self.host.agent is not None
+            self._queue.append(LighthouseSaid(session=self.host.agent.session.number, message=args[0]))
+        elif kind == "ended":
+            assert self.host.agent is not None
+            self._put(conn=0)
+            self._queue.append(SessionClosed(session=self.host.agent.session.number, reason=""))
+        else:
+            shard_rank, *more = args
+            getattr(self.threads[shard_rank], kind)(*more)
+        self._run()
+        self._put(ranks=tuple(thread.now for thread in self.threads))
+        self._check()
+        return self.host
+
+    def _host_lost(self) -> None:
+        self.threads.clear()
+        self._put(agent=None, conn=0)
+        self.out("lost")
+        if self.host.returns:
+            self._start()
+
+    def _start(self) -> None:
+        spec, host = self.spec, self.host
+        config = AgentConfig(
+            run_id="small",
+            name=host.name,
+            host=f"host-{host.name}",
+            shards=spec.shards,
+            reconnect_s=0.0,
+            reconnect_max_s=0.0,
+            restart_limit=1000,
+            restart_backoff_s=0.0,
+            restart_backoff_max_s=0.0,
+        )
+        self._put(agent=new_agent(config), born=host.born + 1)
+        self._queue.append(TookOver())
+
+    def _run(self) -> None:
+        while self.host.agent is not None:
+            state = self.host.agent
+            events, self._queue = self._queue, []
+            for event in events:
+                state = record(state, event, NOW)
+            state, effects = decide(state, NOW)
+            self._put(agent=_plain(state))
+            for effect in effects:
+                self._carry_out(effect)
+            if not self._queue:
+                return
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case ToLighthouse(message=message):
+                if isinstance(message, Report | Failure | Died | HealFailed):
+                    message = msgspec.structs.replace(message, reason="")
+                self.out("up", message)
+            case ToRank(shard_rank=shard_rank, message=message):
+                if shard_rank < len(self.threads):
+                    self.threads[shard_rank].hear(message)
+            case ToRanks(message=message):
+                for thread in list(self.threads):
+                    thread.hear(message)
+            case StartRanks(life=life):
+                self._start_ranks(life)
+            case EndRanks():
+                for thread in self.threads:
+                    self._exits(thread, -9)
+            case OpenSession(session=session):
+                made = self.host.made + 1
+                self._put(made=made, conn=1000 * (self.host.index + 1) + made)
+                self.out("open", self.host.conn)
+                self._queue.append(SessionOpened(session=session))
+            case CloseSession():
+                self._put(conn=0)
+                self.out("close")
+            case Exit(code=code, reason=reason):
+                self.out("close")
+                self._put(agent=None, code=code, conn=0)
+
+    def _start_ranks(self, life: int) -> None:
+        born, shards = self.host.born, self.spec.shards
+        self.threads.clear()
+        if not self.host.returns and (born, life) != (1, 1):
+            return
+        addresses = [f"{self.host.name}/{born}/{life}/{i}" for i in range(shards)]
+        self.threads = [Thread(self, i, Rank(address=address)) for i, address in enumerate(addresses)]
+        setup = {"slots": str(self.spec.slots), "steps": str(self.spec.steps)}
+        for thread in self.threads:
+            address = thread.now.address
+            attach = Attach(
+                shard_rank=thread.shard_rank, pid=1, setup=setup, rendezvous=address, weights=address, digest=1
+            )
+            self.rank_says(thread, attach)
+
+    # ---- ranks -----------------------------------------------------------------------------------------------------
+
+    def rank_says(self, thread: Thread, message: Any) -> None:
+        """A rank says something to the agent."""
+        if self.host.agent is not None:
+            life = self.host.agent.life.number
+            self._queue.append(RankSaid(life=life, shard_rank=thread.shard_rank, message=message))
+
+    def rank_leaves(self, thread: Thread) -> None:
+        """A rank ends because it was told to."""
+        self._exits(thread, 0)
+
+    def _exits(self, thread: Thread, code: int) -> None:
+        if thread.now.gone or self.host.agent is None:
+            return
+        thread.end()
+        life = self.host.agent.life.number
+        self._queue.append(RankExited(life=life, shard_rank=thread.shard_rank, code=code))
+
+    # ---- promises that one host can break --------------------------------------------------------------------------
+
+    def commits(self, name: EntryName) -> None:
+        """A step was committed here."""
+        self.out("commit", name)
+
+    def _check(self) -> None:
+        before, after = self.before.agent, self.host.agent
+        if after is None:
+            return
+        if decide(after, NOW)[1]:
+            self.wrong("deciding twice changes something")
+        due = wake_at(after, NOW)
+        if due is not None and due < NOW:
+            self.wrong("it wants to wake in the past")
+        if before is None or self.before.born != self.host.born:
+            return
+        if after.floor < before.floor:
+            self.wrong("it takes back what it abandoned")
+        if 0 < after.seat.generation < before.seat.generation:
+            self.wrong(f"it goes back to generation {after.seat.generation}")
+        ended = before.ending is not None
+        if ended and any(o[0] == "commit" for o in self.outs):
+            self.wrong("it commits though it is leaving")
+
+
+def _plain(state: AgentState) -> AgentState:
+    """Without words that say why: they differ where nothing else does."""
+    replace = msgspec.structs.replace
+    seat, joining = state.seat, state.joining
+    if seat.failed:
+        state = replace(state, seat=replace(seat, failed="failed"))
+    if joining is not None and joining.reason:
+        state = replace(state, joining=replace(joining, reason="failed"))
+    return replace(state, session=replace(state.session, reason="", tries=0))
+
+
+__all__ = ["Fenced", "Machine", "Out", "Spec"]

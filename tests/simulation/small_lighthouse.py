@@ -1,0 +1,192 @@
+"""The lighthouse of the small worlds: what one event makes of it and of its store, and which of its deadlines wait.
+
+Incarnations are counted for each name by itself: the core compares them only so, and the order in which different
+groups say hello would otherwise tell apart states that are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lighthouse.core import decide, hold, new_run, record, wake_at
+from lighthouse.core_change import _awaited
+from lighthouse.core_state import RunState, in_grace, with_
+from lighthouse.core_values import (
+    CloseStream,
+    EndRun,
+    Event,
+    Hold,
+    RunConfig,
+    Said,
+    SaidHello,
+    Send,
+    Started,
+    StoreIncarnation,
+    StoreRecord,
+    StreamEnded,
+    Tell,
+    Tick,
+)
+from lighthouse.values import Abandon, Holding, Value
+from simulation.small_host import Spec
+from simulation.small_values import NOW, Numbers
+
+PAST = NOW - 100.0
+RETRIES = 2
+"""A joiner that failed so often is not told to try again: the pauses between tries have no end."""
+
+
+class Waits(Value, frozen=True):
+    """What the lighthouse's deadlines wait for.
+
+    groups: (name, incarnation, stream) of all whose leases run; reports, missing: names awaited by a change, or in the
+    first lease; check: a member is gone without a word; plan: names that have to open one; again, retry: pauses run
+    """
+
+    groups: tuple[tuple[str, int, int], ...]
+    reports: tuple[str, ...]
+    missing: tuple[str, ...]
+    grace: bool
+    check: bool
+    plan: tuple[str, ...]
+    again: bool
+    retry: bool
+    number: int
+    changing: bool
+    finished: bool
+    ended: str
+    hold: str
+    troubled: bool
+    settled: bool
+
+
+def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
+    """A lighthouse that has just read its store."""
+    config = RunConfig(run_id="small", min_groups=spec.min_groups, groups_wanted=spec.groups, hold_patience_s=0.0)
+    started = Started(record=stored, wall_ms=1 + 100 * restarts)
+    state = with_(record(new_run(config), started, NOW), next_incarnation=0)
+    if restarts == 0:  # nobody was there before, so nobody is waited for
+        state = with_(state, started_s=PAST)
+    return state
+
+
+def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, list[Any], list[str]]:
+    """The state after the event that `key` names, its effects, and the promises that were broken."""
+    wrong: list[str] = []
+    state, event = _event(state, key, numbers)
+    after = record(state, event, NOW)
+    if isinstance(event, Said):
+        known = state.groups.get(event.name)
+        if (known is None or known.incarnation != event.incarnation) and with_(after, dirty=state.dirty) != state:
+            wrong.append(f"{event.name} changed something as incarnation {event.incarnation}, which is over")
+    after, effects = decide(after, NOW)
+    again, more = decide(after, NOW)
+    if more or again != after:
+        wrong.append("the lighthouse: deciding twice changes something")
+    due = wake_at(after, NOW)
+    if due is not None and due <= NOW:
+        wrong.append("the lighthouse wants to wake in the past")
+    if after.last_number < state.last_number:
+        wrong.append("numbers shrink")
+    return _plain(after), _told(effects, numbers), wrong
+
+
+def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, Event]:
+    """The event, and the state in which it happens: for a deadline, one in which time has passed for that alone."""
+    match key:
+        case ("hello", conn, message, following):
+            return with_(state, next_incarnation=following), SaidHello(conn=conn, message=numbers.values[message])
+        case ("said", conn, name, incarnation, message):
+            said = Said(conn=conn, name=name, incarnation=incarnation, message=numbers.values[message])
+            return state, said
+        case ("ended", conn):
+            return state, StreamEnded(conn=conn)
+        case ("lease", name):
+            group = state.groups.get(name)
+            assert group is not None
+            silent = msgspec.structs.replace(group, heard_s=PAST)
+            return with_(state, groups=state.groups.set(name, silent), check_s=PAST), Tick()
+        case ("reports",):
+            assert state.change is not None
+            return with_(state, change=msgspec.structs.replace(state.change, until_s=NOW)), Tick()
+        case ("grace",):
+            return with_(state, started_s=PAST, check_s=PAST), Tick()
+        case ("check",):
+            return with_(state, check_s=PAST), Tick()
+        case ("plan",):
+            assert state.plan is not None
+            return with_(state, plan=msgspec.structs.replace(state.plan, until_s=NOW)), Tick()
+        case ("again",):
+            return with_(state, plan_again_s=NOW), Tick()
+        case ("retry",):
+            for group in state.groups.values():
+                if group.retry_s:
+                    ready = msgspec.structs.replace(group, retry_s=PAST)
+                    state = with_(state, groups=state.groups.set(group.name, ready))
+            return with_(state, retry_s=NOW), Tick()
+    raise ValueError(f"not an event: {key}")
+
+
+def _plain(state: RunState) -> RunState:
+    """Without what differs where nothing else does: words that say why, and the next incarnation (kept by name)."""
+    if state.change is not None and state.change.reason:
+        state = with_(state, change=msgspec.structs.replace(state.change, reason=""))
+    return with_(state, next_incarnation=0, conns=state.conns)
+
+
+def _told(effects: tuple[Any, ...], numbers: Numbers) -> list[Any]:
+    """Effects as (kind, …), without what people are told."""
+    told: list[Any] = []
+    for effect in effects:
+        match effect:
+            case Tell() | Send(message=Holding()):
+                pass
+            case Send(conn=conn, message=message):
+                if isinstance(message, Abandon):
+                    message = Abandon(number=message.number)
+                told.append(("send", conn, numbers.of(message)))
+            case CloseStream(conn=conn):
+                told.append(("close", conn))
+            case EndRun():
+                pass
+            case StoreIncarnation(next=following):
+                told.append(("next", following))
+            case _:
+                told.append(("store", numbers.of(effect)))
+    return told
+
+
+def waits(state: RunState) -> Waits:
+    """What the deadlines of `state` wait for."""
+    grace = in_grace(state, NOW)
+    current, change, plan = state.current, state.change, state.plan
+    over = state.finished is not None or bool(state.ended)
+    awaited: tuple[str, ...] = ()
+    if change is not None and NOW < change.until_s:
+        names = _awaited(state, change, NOW)
+        awaited = tuple(n for n in names if (g := state.groups.get(n)) is not None and g.live)
+    missing = tuple(m.name for m in (current.roster if current else ()) if state.groups.get(m.name) is None)
+    planned: tuple[str, ...] = ()
+    if plan is not None and not plan.ready:
+        roster = next(g.roster for g in state.gens if g.number == plan.number)
+        planned = tuple(m.name for m in roster)
+    tired = any(g.heal_failures > RETRIES for g in state.groups.values())
+    return Waits(
+        groups=tuple((g.name, g.incarnation, g.conn) for g in state.groups.values()),
+        reports=awaited,
+        missing=missing,
+        grace=grace,
+        check=not grace and bool(missing) and change is None and not over,
+        plan=planned,
+        again=state.plan_again_s > NOW and not over and state.plan_failures <= RETRIES,
+        retry=state.retry_s > NOW and not over and not tired,
+        number=current.number if current else 0,
+        changing=change is not None,
+        finished=state.finished is not None,
+        ended=state.ended,
+        hold=hold(state, NOW).name if hold(state, NOW) is not Hold.NONE else "",
+        troubled=bool(state.trouble),
+        settled=change is None and plan is None and not state.trouble and current is not None,
+    )

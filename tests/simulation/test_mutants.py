@@ -1,0 +1,34 @@
+"""The list of deliberate mistakes does not rot: each still applies. `make proof` has them all killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simulation.mutants import MUTATIONS, Tree, rotten
+from simulation.mutation import Mutation
+
+
+def test_every_mutant_still_applies() -> None:
+    assert rotten(MUTATIONS) == []
+    assert len(MUTATIONS) >= 36
+    assert max(Counter(m.name for m in MUTATIONS).values()) == 1
+    assert len({m.path for m in MUTATIONS}) >= 15
+
+
+def test_a_mutant_whose_text_is_gone_is_named() -> None:
+    gone = Mutation("lighthouse/deal.py", "a name", "text that nobody wrote", "")
+    (problem,) = rotten([gone])
+    assert "is there 0 times" in problem and "a name" in problem
+
+
+@pytest.mark.timeout(120)
+def test_a_mutant_is_killed_in_a_tree_of_its_own(tmp_path: Path, root: Path) -> None:
+    tree = Tree(tmp_path)
+    mutation = next(m for m in MUTATIONS if m.path == "lighthouse/deal.py")
+    before = (root / mutation.path).read_text()
+    verdict = tree.judge(mutation, seeds=-1)
+    assert verdict.killed_by.startswith("unit/test_deal.py")
+    assert (tmp_path / mutation.path).read_text() == before == (root / mutation.path).read_text()
