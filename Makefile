@@ -13,6 +13,15 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest
 
+# Kills, stops, drains, joins and restarts at random for MINUTES, then a count; SEED=... repeats a schedule.
+MINUTES ?= 60
+SHARDS ?= 1
+chaos: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python -m chaos.soak --minutes $(MINUTES) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
+
+bench-loss: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py
+
 # The protocol in a simulated world: COUNT seeds, from FIRST on. One that fails prints the command that replays it.
 FIRST ?= 0
 SIMULATION := PYTHONPATH=.:tests $(VENV)/bin/python -m
@@ -27,15 +36,6 @@ proof: $(INSTALLED)
 	@test ! -e tests/simulation/small.py || $(SIMULATION) simulation.small
 	$(SIMULATION) simulation.mutants
 	$(SIMULATION) simulation.scale
-
-# Kills, stops, drains, joins and restarts at random for MINUTES, then a count; SEED=... repeats a schedule.
-MINUTES ?= 60
-SHARDS ?= 1
-chaos: $(INSTALLED)
-	PYTHONPATH=.:tests $(VENV)/bin/python -m chaos.soak --minutes $(MINUTES) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
-
-bench-loss: $(INSTALLED)
-	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .

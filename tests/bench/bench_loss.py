@@ -15,9 +15,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -70,28 +68,26 @@ def left_at(run: Cluster, name: str, number: int) -> float:
     return next((float(at) for n, at in rows if int(n) == number), 0.0)
 
 
-def signal_host(run: Cluster, name: str, number: signal.Signals = signal.SIGCONT) -> None:
-    """Sends a signal to a group's agent and its ranks."""
-    for pid in [run.pid(name), *run.rank_pids(name).values()]:
-        os.kill(pid, number)
-
-
-def lose(run: Cluster, victim: str, wait_s: float, hit: Callable[[], None], again: Callable[[], None]) -> Loss:
-    """Hits a group after so long, has it come back, and gives what that cost the others."""
+def lose(run: Cluster, victim: str, wait_s: float, *, stop: bool) -> Loss:
+    """Kills a group's rank, or stops its host, after so long; has it come back, and gives what that cost the others."""
     since = time.time()
     for name in NAMES:
         run.until(lambda name=name: contributes(run, name, since), f"{name} contributes", 120.0)
     survivors = [name for name in NAMES if name != victim]
     number = generation(run, survivors[0])
+    pids = [*run.rank_pids(victim).values(), *([run.pid(victim)] if stop else [])]
     due = time.monotonic() + wait_s
     run.until(lambda: time.monotonic() >= due, "the moment has come")
     times = commit_times(run, survivors[0])
     usual = statistics.median(later - earlier for earlier, later in zip(times[-12:], times[-11:], strict=False))
     at = time.time()
-    hit()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP if stop else signal.SIGKILL)
     run.until(lambda: all(left_at(run, name, number) for name in survivors), "the survivors leave")
     run.until(lambda: all(first_commit(run, name, number) for name in survivors), "the survivors commit")
-    again()
+    if stop:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
     return Loss(
         left_s=max(left_at(run, name, number) for name in survivors) - at,
         commit_s=max(first_commit(run, name, number) for name in survivors) - at,
@@ -131,12 +127,9 @@ def main() -> None:
         for i in range(told.kills + told.stops):
             victim = random.choice(NAMES)
             wait_s = random.uniform(0.0, 6 * told.delay_s)
-            if i < told.kills:
-                kills.append(lose(run, victim, wait_s, partial(run.kill_rank, victim), lambda: None))
-            else:
-                stop, go_on = partial(signal_host, run, victim, signal.SIGSTOP), partial(signal_host, run, victim)
-                stops.append(lose(run, victim, wait_s, stop, go_on))
-            last = (kills + stops)[-1]
+            stop = i >= told.kills
+            (stops if stop else kills).append(lose(run, victim, wait_s, stop=stop))
+            last = (stops or kills)[-1]
             print(f"{i + 1}: {victim} left {last.left_s:.3f} s, commit {last.commit_s:.3f} s", flush=True)
         twice = sum(len(run.recomputed(name)) for name in NAMES)
         step_ms = 1e3 * statistics.median(loss.usual_step_s for loss in kills + stops)
