@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test chaos bench-loss sim proof lint types stubs
+.PHONY: demo test sim proof chaos bench-loss lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo

@@ -1,7 +1,7 @@
 """The run's token: every call to the lighthouse carries it, and nothing is answered without it.
 
 The token is a shared secret in a file. It keeps strangers and other jobs away from a run; it does not encrypt. The
-standard health check alone answers without it, and says nothing but whether the lighthouse serves.
+standard health check asks for it too: a probe sends it as metadata, "authorization: Bearer TOKEN".
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
-
-OPEN_METHODS = frozenset({"/grpc.health.v1.Health/Check"})
 
 
 class TokenError(Exception):
@@ -48,7 +46,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method in OPEN_METHODS or self._accepts(handler_call_details):
+        if handler is None or self._accepts(handler_call_details):
             return handler
         return _refusing(handler)
 

@@ -154,7 +154,7 @@ def assemble(
     state = TrainingState(model, optimizer, scheduler, extras)
     log = EntryLog(reuse_sets=0)  # ScratchPool knows better when memory is free
     token = read_token(Path(environment.token_file))
-    server = WeightServer(environment.bind, token.encode(), log, lock=socket_lock)
+    server = WeightServer(environment.bind, token.encode(), log, lock=socket_lock())
     link, healing, communicators = _connect(options, environment, token, model, gradients, state, log, server)
     parts = Parts(
         model=model,

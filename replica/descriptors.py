@@ -17,12 +17,17 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 
-socket_lock = threading.Lock()
-"""Held while sockets are opened that are found by comparing descriptors before and after.
 
-Other code of ours that opens *listening* sockets in a rank may hold it while it does, to stay out of that comparison.
-"""
+@cache
+def socket_lock() -> threading.Lock:
+    """This process's lock that is held while sockets are opened that are found by comparing descriptors.
+
+    Other code of ours that opens *listening* sockets in a rank may hold it while it does, to stay out of that.
+    """
+    return threading.Lock()
+
 
 _TCP_INFO_BYTES = 136
 """Of Linux' struct tcp_info, up to and with tcpi_bytes_received."""

@@ -39,12 +39,12 @@ from torch.distributed import distributed_c10d
 
 from replica.board_store import BoardStore
 from replica.communicator import Communicator, CommunicatorLost, Invitation, Pending
-from replica.descriptors import Held, Noted, connections, fork_guard, keep_from_programs, open_sockets, socket_lock
+from replica.descriptors import Held, Noted, connections, fork_guard, keep_from_programs, open_sockets
 from replica.gloo_device import Device, Devices
 from replica.rendezvous import Board, Deadline, GaveUp, join_address, split_address
 from replica.solo import Ended, SoloCommunicator
 
-__all__ = ["GlooCommunicator", "graveyard_size", "open_gloo", "socket_lock"]
+__all__ = ["GlooCommunicator", "graveyard_size", "open_gloo"]
 
 COLLECTIVE_TIMEOUT_S = 900.0
 """gloo fails a collective by itself after so long without progress, which also empties the graveyard.

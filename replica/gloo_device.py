@@ -37,7 +37,7 @@ def new_device(bind: str) -> Device:
         raise ValueError("bind names the one address or interface towards the other groups, not all of them")
     failure: LookupError | None = None
     for _ in range(5):
-        with socket_lock:
+        with socket_lock():
             before = open_sockets()
             create = dist.ProcessGroupGloo.create_device
             gloo = create(interface=bind) if by_name else create(hostname=bind)

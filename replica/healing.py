@@ -96,7 +96,7 @@ class Healing:
             self._heal = command.heal
         self.settle()
         try:
-            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock)
+            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock())
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
         self._log.stand_on(loaded.version)
@@ -154,7 +154,7 @@ class Healing:
                     wait_s,
                     self._like,
                     heal=heal,
-                    lock=socket_lock,
+                    lock=socket_lock(),
                 )
             except (TransferFailed, ValueError) as failure:
                 self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure)))

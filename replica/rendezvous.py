@@ -251,7 +251,7 @@ class Rendezvous:
 
     def __init__(self, bind: str = "127.0.0.1", token: str = "", *, port: int = 0) -> None:
         self._token = token.encode()
-        with socket_lock:
+        with socket_lock():
             self._listener = socket.create_server((bind, port), family=_family(bind), backlog=1024)
         self._listener.setblocking(False)
         self.address: str = join_address(*self._listener.getsockname()[:2])

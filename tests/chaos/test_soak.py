@@ -13,6 +13,7 @@ from chaos.soak import soak
 
 @pytest.mark.chaos
 @pytest.mark.slow
+@pytest.mark.skipif("BELLROCK_SOAK" not in os.environ, reason="give BELLROCK_SOAK=SEED (0: any) to run the soak")
 @pytest.mark.timeout(1200)
 def test_a_run_outlives_everything(tmp_path: Path) -> None:
     """Another seed each time, unless BELLROCK_SOAK names one; it is printed, with the schedule, if something fails."""

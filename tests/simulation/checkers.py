@@ -214,10 +214,11 @@ class Watch(Notes):
             return
         newest = max(self.bases.values(), default=ROOT)
         for group in self._world.groups.values():
-            for rank in group.ranks:
-                stands = group.training and rank.book.usable
-                if stands and rank.book.version > newest and not self._is_cut_off(rank.book.version):
-                    self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {rank.book.version}")
+            # A copy is whole only where all shards have it: of a heal that failed, some ranks may have loaded theirs.
+            whole = group.training and all(rank.book.usable for rank in group.ranks)
+            for version in {rank.book.version for rank in group.ranks} if whole else ():
+                if version > newest and not self._is_cut_off(version):
+                    self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {version}")
 
     def _is_cut_off(self, version: Version) -> bool:
         """Whether the history went on from below it: nobody can begin there."""

@@ -30,7 +30,9 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _core("an idle drain waits out a hold", "idle = held or not takes_part", "idle = not takes_part"),
     _core(
-        "the run ends though somebody lives", "Hold.COLD_START and all_dead(state) and not", "Hold.COLD_START and not"
+        "the run ends though somebody lives",
+        "return state.hold is Hold.COLD_START and all_dead(state)",
+        "return state.hold is Hold.COLD_START",
     ),
     _core("a joiner's back-off wakes nobody", "[state.retry_s, state.plan_again_s]", "[state.plan_again_s]"),
     _core(

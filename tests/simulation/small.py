@@ -66,7 +66,7 @@ PROOF = (
     Spec(name="three-crash", groups=3, faults=1, kinds=ALL),
     Spec(name="three-all", groups=3, faults=2, restarts=1, kinds=ALL),
 )
-"""Larger ones, for `make proof`. The last ones are not finished in hours: then the number explored so far is printed."""
+"""Larger ones, for `make proof`. The last ones take hours: the number explored so far is printed then."""
 
 
 def told(found: Found) -> str:
@@ -76,7 +76,9 @@ def told(found: Found) -> str:
     what += f", {spec.restarts} restarts" + ("" if spec.returns else ", nobody returns")
     ends = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ends.items()))
     state = "all" if found.complete else "ONLY THE FIRST"
-    return f"{spec.name}: {state} {found.states} states, {found.moves} moves, {found.cpu_s:.0f} s ({what}; ends: {ends})"
+    return (
+        f"{spec.name}: {state} {found.states} states, {found.moves} moves, {found.cpu_s:.0f} s ({what}; ends: {ends})"
+    )
 
 
 def story(found: Found) -> str:

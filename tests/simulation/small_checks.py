@@ -5,8 +5,8 @@ from __future__ import annotations
 from lighthouse.core_values import StoreBase, StoreRecord
 from lighthouse.values import EntryName, Version
 from simulation.small_lighthouse import Waits
-from simulation.small_view import HostView, Members
 from simulation.small_values import Weights
+from simulation.small_view import HostView, Members
 
 
 def broken_by_commit(stored: StoreRecord, name: EntryName) -> list[str]:

@@ -157,7 +157,9 @@ def replayed(spec: Spec, path: Sequence[Move]) -> list[str]:
         before, state = state, after(world, state, tuple(move))
         lines += [line, *(f"    BROKEN {wrong}" for wrong in world.checked(before, state))]
     for host in (world.view(h) for h in state.hosts):
-        lines.append(f"{host.name}: generation {host.generation}, stands on {host.version}, waits for {host.hold or '-'}")
+        lines.append(
+            f"{host.name}: generation {host.generation}, stands on {host.version}, waits for {host.hold or '-'}"
+        )
     waits = world.waits(state.lighthouse)
     lines.append(f"lighthouse: generation {waits.number}, hold {waits.hold or '-'}")
     return lines

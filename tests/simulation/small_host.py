@@ -58,7 +58,8 @@ class Spec(Value, frozen=True):
 
 
 Out = tuple[Any, ...]
-"""Something that others see: ("up", message), ("open", conn), ("close",), ("lost",), ("launch" or "record", operation, payload)."""
+"""Something that others see: ("up", message), ("open", conn), ("close",), ("lost",), ("launch" or "record", operation,
+payload)."""
 
 
 class Machine:
@@ -171,7 +172,7 @@ class Machine:
             case CloseSession():
                 self._put(conn=0)
                 self.out("close")
-            case Exit(code=code, reason=reason):
+            case Exit(code=code):
                 self.out("close")
                 self._put(agent=None, code=code, conn=0)
 

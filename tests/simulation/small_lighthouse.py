@@ -164,7 +164,7 @@ def waits(state: RunState) -> Waits:
     current, change, plan = state.current, state.change, state.plan
     over = state.finished is not None or bool(state.ended)
     awaited: tuple[str, ...] = ()
-    if change is not None and NOW < change.until_s:
+    if change is not None and change.until_s > NOW:
         names = _awaited(state, change, NOW)
         awaited = tuple(n for n in names if (g := state.groups.get(n)) is not None and g.live)
     missing = tuple(m.name for m in (current.roster if current else ()) if state.groups.get(m.name) is None)

@@ -12,7 +12,17 @@ from typing import Any
 from simulation.small_lighthouse import Waits
 from simulation.small_values import NOW
 from simulation.small_view import HostView, is_lost, transfers
-from simulation.small_world import AGENT_GONE, BROKEN, LIGHTHOUSE_GONE, SEALED, State, Stream, World
+from simulation.small_world import (
+    AGENT_GONE,
+    BROKEN,
+    LIGHTHOUSE_GONE,
+    SEALED,
+    State,
+    Stream,
+    World,
+    is_commit,
+    is_harmless,
+)
 
 Move = tuple[Any, ...]
 
@@ -127,9 +137,7 @@ def _stream_moves(world: World, state: State) -> list[Move]:
     return found
 
 
-def _host_moves(
-    world: World, state: State, views: list[HostView]
-) -> tuple[list[Move], list[Move], list[Move]]:
+def _host_moves(world: World, state: State, views: list[HostView]) -> tuple[list[Move], list[Move], list[Move]]:
     """What collectives, and what transfers can come to; and transfers that only a deadline ends."""
     operations = dict(state.operations)
     found: list[Move] = []
@@ -213,15 +221,15 @@ def _stale(world: World, state: State) -> Move | None:
 
 
 def _news(world: World, state: State, views: list[HostView]) -> Move | None:
-    """A commit to tell of, while nothing is on its way, or will be, that makes the lighthouse ask how far the run is."""
+    """A commit to tell of, while nothing is on its way, or will be, that makes the lighthouse ask how far it is."""
     waits = world.waits(state.lighthouse)
     lost = any(is_lost(views, m, h.generation) for h in views for m in h.members.get(h.generation, ()))
     if waits.changing or waits.troubled or lost or any(s.flags for s in state.streams):
         return None
-    if not all(world.is_harmless(message) for s in state.streams for message in s.up):
+    if not all(is_harmless(world, message) for s in state.streams for message in s.up):
         return None
     heads = ((s.conn, s.up[0]) for s in state.streams if s.up)
-    return next((("up", conn) for conn, message in heads if world.is_commit(message)), None)
+    return next((("up", conn) for conn, message in heads if is_commit(world, message)), None)
 
 
 def _is_calm(world: World, state: State, views: list[HostView]) -> bool:

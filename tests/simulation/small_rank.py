@@ -90,9 +90,7 @@ class Thread:
             self.machine.wrong(f"members of one step stand on {[str(r.version) for r in said]}")
         if sorted(s for r in said for s in r.slots) != ([] if work.farewell else list(range(slots))):
             self.machine.wrong(f"the members summed slots {[r.slots for r in said]}")
-        self._put(
-            comms=tuple(c for c in self.now.comms if c.number >= work.generation), waiting=False, entered=False
-        )
+        self._put(comms=tuple(c for c in self.now.comms if c.number >= work.generation), waiting=False, entered=False)
         self._say(RollCall(generation=work.generation, step=work.version.step, records=b"".join(records)))
         self._listen()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lighthouse.values import Version
+from replica.agent_core import hold as agent_hold
 from replica.agent_state import live
 from replica.agent_values import AgentHold
-from replica.agent_core import hold as agent_hold
 from simulation.small_values import Entry, Host, Rank, Snapshot, Weights
 
 Members = tuple[tuple[str, int], ...]
@@ -24,7 +24,8 @@ class RankView(NamedTuple):
 
 
 class HostView(NamedTuple):
-    """born: how often its ranks or agent were started; members: of the generations it knows, by number; stands: (version, weights) of all that it holds."""
+    """born: how often its ranks or agent were started; members: of the generations it knows, by number;
+    stands: (version, weights) of all that it holds."""
 
     name: str
     born: int
@@ -51,7 +52,24 @@ def view(host: Host) -> HostView:
     agent = host.agent
     if agent is None:
         return HostView(
-            host.name, host.born, False, host.code, 0, -1, 0, 0, Version(0, 0), False, False, False, False, {}, (), (), None, ""
+            host.name,
+            host.born,
+            False,
+            host.code,
+            0,
+            -1,
+            0,
+            0,
+            Version(0, 0),
+            False,
+            False,
+            False,
+            False,
+            {},
+            (),
+            (),
+            None,
+            "",
         )
     members: dict[int, Members] = {p.number: tuple((m.name, m.incarnation) for m in p.roster) for p in agent.plans}
     seat = agent.seat
@@ -101,9 +119,7 @@ def is_lost(views: list[HostView], member: tuple[str, int], number: int) -> bool
     name, incarnation = member
     for host in views:
         if host.name == name:
-            return (
-                not host.alive or host.incarnation != incarnation or host.floor > number or host.generation > number
-            )
+            return not host.alive or host.incarnation != incarnation or host.floor > number or host.generation > number
     return True
 
 

@@ -245,20 +245,10 @@ class World:
         left = state.restarts - 1
         record = self.stores.values[state.store]
         lighthouse = self.lighthouses.of(first_state(self.spec, record, self.spec.restarts - left))
-        streams = {
-            s.conn: s._replace(up=(), flags=s.flags | LIGHTHOUSE_GONE | BROKEN | SEALED) for s in state.streams
-        }
+        streams = {s.conn: s._replace(up=(), flags=s.flags | LIGHTHOUSE_GONE | BROKEN | SEALED) for s in state.streams}
         return state._replace(lighthouse=lighthouse, streams=_kept(streams), restarts=left)
 
     # ---- streams ---------------------------------------------------------------------------------------------------
-
-    def is_commit(self, message: int) -> bool:
-        """Whether it tells of a committed step."""
-        return isinstance(self.things.values[message], Committed)
-
-    def is_harmless(self, message: int) -> bool:
-        """Whether it cannot make the lighthouse begin a change."""
-        return isinstance(self.things.values[message], Committed | Opened | CaughtUp)
 
     def is_overtaken(self, state: State, stream: Stream) -> bool:
         """Whether an older stream of the same host still carries its hello: hellos of one host keep their order."""
@@ -329,3 +319,13 @@ def _closed(stream: Stream) -> Stream:
 def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     """Streams of which somebody may still hear something, by number."""
     return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])
+
+
+def is_commit(world: World, message: int) -> bool:
+    """Whether it tells of a committed step."""
+    return isinstance(world.things.values[message], Committed)
+
+
+def is_harmless(world: World, message: int) -> bool:
+    """Whether it cannot make the lighthouse begin a change."""
+    return isinstance(world.things.values[message], Committed | Opened | CaughtUp)

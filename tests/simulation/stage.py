@@ -134,16 +134,16 @@ class Stage(World):
 
     # ---- its parts -------------------------------------------------------------------------------------------------
 
-    def new_engine(self, seed: int) -> Engine:
+    def _new_engine(self, seed: int) -> Engine:
         return EvenEngine(seed)
 
-    def new_watch(self) -> Story:
+    def _new_watch(self) -> Story:
         return Story(self)
 
-    def new_group(self, name: str, label: str, initial: int) -> Group:
+    def _new_group(self, name: str, label: str, initial: int) -> Group:
         return StageGroup(self, name, label, initial)
 
-    def new_communicator(self, number: int, shard_rank: int, size: int) -> Communicator:
+    def _new_communicator(self, number: int, shard_rank: int, size: int) -> Communicator:
         return StageCommunicator(self, number, shard_rank, size)
 
     @property

@@ -60,10 +60,10 @@ class World:
 
     def __init__(self, seed: int, spec: Spec | None = None) -> None:
         self.spec = spec or Spec()
-        self.engine = self.new_engine(seed)
+        self.engine = self._new_engine(seed)
         self.network = Network(self.engine, self.spec.delay_s)
         self.weights = Weights(roots=8)
-        self.watch = self.new_watch()
+        self.watch = self._new_watch()
         self.store = Store(self.spec.terms)
         self.beacons: list[Beacon] = []
         self.lives: list[Beacon] = []
@@ -76,23 +76,23 @@ class World:
         for index in range(self.spec.groups):
             self.add_group(f"g{index + 1}")
 
-    def new_engine(self, seed: int) -> Engine:
+    def _new_engine(self, seed: int) -> Engine:
         return Engine(seed)
 
-    def new_watch(self) -> Watch:
+    def _new_watch(self) -> Watch:
         return Watch(self)
 
-    def new_group(self, name: str, label: str, initial: int) -> Group:
+    def _new_group(self, name: str, label: str, initial: int) -> Group:
         return Group(self, name, label, initial)
 
-    def new_communicator(self, number: int, shard_rank: int, size: int) -> Communicator:
+    def _new_communicator(self, number: int, shard_rank: int, size: int) -> Communicator:
         return Communicator(self.engine, size, lambda a, b: not self.network.apart(a, b), self.spec.unkind)
 
     # ---- who is there ----------------------------------------------------------------------------------------------
 
     def add_group(self, name: str, initial: int = 0, delay_s: float | None = None, label: str = "") -> Group:
         """A group that starts soon."""
-        group = self.new_group(name, label, initial)
+        group = self._new_group(name, label, initial)
         self.groups[group.label] = group
         soon = self.engine.chance("starts").uniform(0.0, 0.3) if delay_s is None else delay_s
         self.engine.after(soon, group.start)
@@ -158,7 +158,7 @@ class World:
         """The communicator that everybody meets in who was told this number and this rendezvous."""
         key = (number, shard_rank, rendezvous)
         if key not in self._communicators:
-            self._communicators[key] = self.new_communicator(number, shard_rank, size)
+            self._communicators[key] = self._new_communicator(number, shard_rank, size)
         return self._communicators[key]
 
     def address(self, rank: Rank) -> str:

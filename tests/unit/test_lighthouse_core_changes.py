@@ -128,6 +128,7 @@ def test_weights_that_are_being_written_over_are_no_base() -> None:
         lead.hello(name, report_of(number, old))
         assert len(lead.told(name, Heal)) == 1
     died(lead, "g2")
+    lead.pass_time(2.5 * lead.state.config.lease_s, ("j1", "j2"))
     assert not lead.told("j1", Base)
     assert any(isinstance(effect, EndRun) for effect in lead.effects), "all live weights are gone"
 

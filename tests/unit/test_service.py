@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lighthouse.auth import token_metadata
 from lighthouse.client import NotAllowed, Session, Unreachable, open_session, status, status_now, watch, watch_now
 from lighthouse.core_values import Core, Happened, RunConfig
 from lighthouse.journal import Journal, replay
@@ -141,7 +142,7 @@ def test_a_session_is_welcomed_formed_and_left(tmp_path: Path) -> None:
     run(test)
 
 
-def test_without_the_token_nothing_is_answered_but_the_health_check(tmp_path: Path) -> None:
+def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
     async def test() -> None:
         async with lighthouse(tmp_path) as place:
             for token in ("", "0123456789abcdeF", "Bearer"):
@@ -158,7 +159,11 @@ def test_without_the_token_nothing_is_answered_but_the_health_check(tmp_path: Pa
                 await status(place.address, token=TOKEN)
             async with grpc.aio.insecure_channel(place.address) as channel:
                 health = health_pb2_grpc.HealthStub(channel)
-                answer = await health.Check(health_pb2.HealthCheckRequest(service="bellrock.lighthouse.Lighthouse"))
+                request = health_pb2.HealthCheckRequest(service="bellrock.lighthouse.Lighthouse")
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await health.Check(request)
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                answer = await health.Check(request, metadata=token_metadata(TOKEN))
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
     run(test)
