@@ -1,4 +1,4 @@
-"""Groups beyond `--contributors`: kept current by the same reductions, dealt nothing, there in the very step of a loss."""
+"""Groups beyond `--contributors`: kept current by the same reductions, dealt nothing, there when one is lost."""
 
 from __future__ import annotations
 
