@@ -24,6 +24,7 @@ from lighthouse.core_state import (
     in_grace,
     is_member,
     lease_clock,
+    progress_text,
     send,
     send_all,
     takes_part,
@@ -102,7 +103,7 @@ def status(state: RunState, now: float) -> RunStatus:
             version=g.version,
             last_heard_s=max(0.0, clock - g.heard_s),
             host=g.host,
-            detail=_detail(g),
+            detail=_detail(state, g),
         )
         for g in state.groups.values()
     ]
@@ -130,11 +131,13 @@ def _state_of(state: RunState, group: Group, roles: dict[str, str]) -> str:
     return "joiner" if state.gens else "starting"
 
 
-def _detail(group: Group) -> str:
+def _detail(state: RunState, group: Group) -> str:
     if group.draining or group.leaving:
         return "draining"
     if group.caught:
         return "caught up"
+    if group.progress is not None and group.progress.heal == group.heal:
+        return progress_text(state, group.progress)
     return f"heals from {group.donor}" if group.heal else ""
 
 

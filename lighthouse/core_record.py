@@ -13,8 +13,10 @@ from lighthouse.core_state import (
     change_group,
     emit,
     is_member,
+    lag,
     lease_clock,
     new_gen,
+    progress_text,
     put_group,
     replace_gen,
     send,
@@ -46,6 +48,7 @@ from lighthouse.values import (
     HealFailed,
     Leave,
     Opened,
+    Progress,
     Report,
     Up,
     Version,
@@ -75,7 +78,7 @@ def record(state: RunState, event: Event, now: float) -> RunState:
 def _routine(event: Event) -> bool:
     """Whether `event` changes nothing that plans and heals depend on: so that a step costs the lighthouse little."""
     if isinstance(event, Said):
-        return isinstance(event.message, Beat | Committed | Opened)
+        return isinstance(event.message, Beat | Committed | Opened | Progress)
     return isinstance(event, Tick)
 
 
@@ -160,6 +163,8 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
             return change_group(state, group, draining=True)
         case CaughtUp():
             return _caught_up(state, group, message.version)
+        case Progress():
+            return _progress(state, group, message)
         case HealFailed():
             return _heal_failed(state, group, message, now)
         case Finished():
@@ -186,6 +191,21 @@ def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
     digest = donor.digest if donor is not None and donor.version == version else -group.incarnation
     return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0, digest=digest)
+
+
+def _progress(state: RunState, group: Group, progress: Progress) -> RunState:
+    """Notes and tells how far a joiner is; once it has loaded, that first."""
+    if group.heal != progress.heal:
+        return state
+    before = group.progress
+    state = change_group(state, group, progress=progress)
+    loaded = progress.version.step >= 0
+    rate = f"{progress.rate / 1e6:.1f}"
+    if loaded and (before is None or before.heal != progress.heal or before.version.step < 0):
+        words = {"bytes": progress.bytes, "seconds": f"{progress.seconds:.3f}", "mb_per_s": rate}
+        state = tell(state, "loaded", "", group.name, **words, step=progress.version.step)
+    words = {"bytes": progress.bytes, "total": progress.total, "mb_per_s": rate, "donors": " ".join(progress.donors)}
+    return tell(state, "progress", progress_text(state, progress), group.name, **words, lag=lag(state, progress))
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:

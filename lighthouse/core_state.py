@@ -15,7 +15,7 @@ import msgspec
 from lighthouse.core_values import Effect, Hold, RunConfig, Send, Tell
 from lighthouse.history import History
 from lighthouse.table import Table
-from lighthouse.values import ROOT, Down, EntryName, Member, Report, Role, RosterChange, Value, Version
+from lighthouse.values import ROOT, Down, EntryName, Member, Progress, Report, Role, RosterChange, Value, Version
 
 Roster = tuple[Member, ...]
 
@@ -28,6 +28,7 @@ class Group(Value, frozen=True):
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
+    progress: what it told last of the heal that it is in
     """
 
     name: str
@@ -52,6 +53,7 @@ class Group(Value, frozen=True):
     heal_failures: int = 0
     retry_s: float = 0.0
     unlevelled: Version | None = None
+    progress: Progress | None = None
 
     @property
     def live(self) -> bool:
@@ -231,6 +233,19 @@ def _is_odd(state: RunState, group: Group) -> bool:
 def change_group(state: RunState, group: Group, **fields: object) -> RunState:
     """`state` with some fields of `group` replaced."""
     return put_group(state, msgspec.structs.replace(group, **fields))
+
+
+def lag(state: RunState, progress: Progress) -> int:
+    """Steps that a joiner is behind what was reported last; -1 while it loads."""
+    return max(0, state.newest.step - progress.version.step) if progress.version.step >= 0 else -1
+
+
+def progress_text(state: RunState, progress: Progress) -> str:
+    """How far a joiner is, in words."""
+    if progress.version.step >= 0:
+        return f"loaded {progress.bytes / 1e6:.1f} MB, {lag(state, progress)} steps behind"
+    moved = f"{progress.bytes / 1e6:.1f} of {progress.total / 1e6:.1f} MB at {progress.rate / 1e6:.1f} MB/s"
+    return f"loads {moved} from {' '.join(progress.donors)}"
 
 
 def lease_clock(state: RunState, now: float) -> float:

@@ -200,6 +200,23 @@ class CaughtUp(Message, frozen=True):
     version: Version
 
 
+class Progress(Message, frozen=True):
+    """How far a joiner is, told about twice a second as long as it gets on.
+
+    bytes, total: of the snapshot, verified so far and in all, over all shards; seconds: how long it has been loading
+    rate: bytes a second just now; donors: groups that chunks came from just now
+    version: what it stands on; below zero while it loads
+    """
+
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    donors: tuple[str, ...]
+    version: Version
+
+
 class HealFailed(Message, frozen=True):
     """A joiner could not load from its donor; it wants to be told another way."""
 
@@ -219,7 +236,21 @@ class Goodbye(Message, frozen=True):
     reason: str
 
 
-Up = Hello | Beat | Report | Opened | Committed | Failure | Died | Drain | CaughtUp | HealFailed | Finished | Goodbye
+Up = (
+    Hello
+    | Beat
+    | Report
+    | Opened
+    | Committed
+    | Failure
+    | Died
+    | Drain
+    | CaughtUp
+    | Progress
+    | HealFailed
+    | Finished
+    | Goodbye
+)
 
 
 # ---- lighthouse to group -------------------------------------------------------------------------------------------

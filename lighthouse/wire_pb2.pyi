@@ -185,6 +185,24 @@ class CaughtUp(_message.Message):
     version: Version
     def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
+class Progress(_message.Message):
+    __slots__ = ("heal", "bytes", "total", "seconds", "rate", "donors", "version")
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    donors: _containers.RepeatedScalarFieldContainer[str]
+    version: Version
+    def __init__(self, heal: _Optional[int] = ..., bytes: _Optional[int] = ..., total: _Optional[int] = ..., seconds: _Optional[float] = ..., rate: _Optional[float] = ..., donors: _Optional[_Iterable[str]] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
 class HealFailed(_message.Message):
     __slots__ = ("heal", "reason")
     HEAL_FIELD_NUMBER: _ClassVar[int]
@@ -320,7 +338,7 @@ class Holding(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class GroupMessage(_message.Message):
-    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye")
+    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "progress")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +351,7 @@ class GroupMessage(_message.Message):
     HEAL_FAILED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: Beat
     report: Report
@@ -345,7 +364,8 @@ class GroupMessage(_message.Message):
     heal_failed: HealFailed
     finished: Finished
     goodbye: Goodbye
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    progress: Progress
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class LighthouseMessage(_message.Message):
     __slots__ = ("welcome", "refused", "fenced", "abandon", "base", "prepare", "ready", "stage", "heal", "release", "leave", "holding")

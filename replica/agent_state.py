@@ -20,6 +20,7 @@ from lighthouse.values import (
     Failure,
     Leave,
     Member,
+    Progress,
     RosterChange,
     Source,
     Start,
@@ -29,7 +30,7 @@ from lighthouse.values import (
 )
 from replica.agent_values import AgentConfig, Effect, Ledger, LedgerLine, Say
 from replica.roster import Roster, share
-from replica.values import Attach, Fetch, Held, Loaded, Work
+from replica.values import Attach, Fetch, Held, Loaded, Moved, Work
 
 UNUSABLE = Version(-1, 0)
 """What a group reports as its version while a load is under way or has failed: it stands nowhere."""
@@ -182,6 +183,7 @@ class Joining(Value, frozen=True):
 
     up_to_date: by shard_rank, the version that its source had nothing newer than
     told_in: session in which the lighthouse was told that it has caught up, or that it failed
+    moved: by shard_rank, how much has been loaded; progress: told last, the next time at `progress_at` or later
     """
 
     heal: int
@@ -192,6 +194,9 @@ class Joining(Value, frozen=True):
     caught_up: bool = False
     told_in: int = 0
     reason: str = ""
+    moved: tuple[Moved | None, ...] = ()
+    progress: Progress | None = None
+    progress_at: float = 0.0
 
 
 class Staging(Value, frozen=True):

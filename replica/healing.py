@@ -7,6 +7,7 @@ training thread, between steps.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,9 +21,37 @@ from replica.snapshot import Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import TransferFailed, fetch_entry, load_snapshot
 from replica.transfer_server import WeightServer
-from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, RankUp, UpToDate
+from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Moved, RankUp, UpToDate
 
 _ASK_AGAIN_S = 1.0
+_TELL_EVERY_S = 0.5
+
+
+class _Teller:
+    """Tells the agent how a load gets on, now and then. Any thread."""
+
+    def __init__(self, command: Load, shard_rank: int, say: Callable[[RankUp], None]) -> None:
+        self._heal = command.heal
+        self._names = {source.weights[shard_rank]: source.name for source in command.sources}
+        self._say = say
+        self._lock = threading.Lock()
+        self._began_s = self._last_s = time.monotonic()
+        self._last_bytes = -1
+        self._sources: set[str] = set()
+
+    def moved(self, count: int, total: int, source: str) -> None:
+        """So many bytes of `total` are verified, the last of them from `source`."""
+        now = time.monotonic()
+        with self._lock:
+            self._sources.add(self._names[source])
+            first, past_s = self._last_bytes < 0, now - self._last_s
+            if not first and (past_s < _TELL_EVERY_S or count <= self._last_bytes):
+                return
+            rate = 0.0 if first else (count - self._last_bytes) / past_s
+            sources, self._sources = tuple(sorted(self._sources)), set()
+            self._last_s, self._last_bytes = now, count
+            seconds = now - self._began_s
+            self._say(Moved(heal=self._heal, bytes=count, total=total, seconds=seconds, rate=rate, sources=sources))
 
 
 class Healing:
@@ -95,8 +124,16 @@ class Healing:
             self._held.clear()
             self._heal = command.heal
         self.settle()
+        teller = _Teller(command, self._shard_rank, self._say)
         try:
-            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock())
+            loaded = load_snapshot(
+                self._addresses(command),
+                command.heal,
+                self._state,
+                self._token,
+                progress=teller.moved,
+                lock=socket_lock(),
+            )
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
         self._log.stand_on(loaded.version)

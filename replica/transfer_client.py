@@ -106,13 +106,13 @@ def load_snapshot(
     token: bytes,
     *,
     wait_s: float = 60.0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
     limits: TransferLimits | None = None,
     lock: AbstractContextManager[Any] | None = None,
 ) -> LoadedSnapshot:
     """Loads snapshot `heal` straight into `state`'s tensors from all sources at once, waiting up to `wait_s` for it.
 
-    progress: called with (bytes verified so far, bytes in all), from any thread, at most once a chunk
+    progress: called with (bytes verified so far, bytes in all, source), from any thread, at most once a chunk
     Raises TransferFailed (or WrongState); then `state.usable` is False unless nothing was written yet: start over.
     """
     began = time.monotonic()
@@ -230,6 +230,7 @@ class _Gather:
         assert landing is not None
         asked: deque[int] = deque()
         wrong: set[int] = set()
+        work.report(worker.source)
         try:
             while True:
                 while len(asked) <= _AHEAD and (chunk := work.take(worker, wait=not asked)) is not None:
@@ -241,7 +242,7 @@ class _Gather:
                 if link.receive_chunk(chunk, landing.views(chunk)):
                     work.verified(chunk)
                     asked.popleft()
-                    work.report()
+                    work.report(worker.source)
                 elif chunk in wrong:
                     raise LinkLost(f"chunk {chunk} came twice with a wrong hash")
                 else:

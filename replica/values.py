@@ -143,6 +143,20 @@ class FetchFailed(Message, frozen=True):
     reason: str
 
 
+class Moved(Message, frozen=True):
+    """How much of a snapshot has been verified here, told about twice a second while it moves.
+
+    rate: bytes a second since the last time; sources: groups that chunks came from since then
+    """
+
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    sources: tuple[str, ...]
+
+
 class Loaded(Message, frozen=True):
     """A snapshot was loaded and verified: this rank's state is at `version`."""
 
@@ -168,7 +182,18 @@ class Raised(Message, frozen=True):
 
 
 RankUp = (
-    Attach | Mark | RollCall | RankOpened | RankFailed | Held | UpToDate | FetchFailed | Loaded | LoadFailed | Raised
+    Attach
+    | Mark
+    | RollCall
+    | RankOpened
+    | RankFailed
+    | Held
+    | UpToDate
+    | FetchFailed
+    | Moved
+    | Loaded
+    | LoadFailed
+    | Raised
 )
 
 

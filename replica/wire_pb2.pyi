@@ -146,6 +146,22 @@ class FetchFailed(_message.Message):
     reason: str
     def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Moved(_message.Message):
+    __slots__ = ("heal", "bytes", "total", "seconds", "rate", "sources")
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, heal: _Optional[int] = ..., bytes: _Optional[int] = ..., total: _Optional[int] = ..., seconds: _Optional[float] = ..., rate: _Optional[float] = ..., sources: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Loaded(_message.Message):
     __slots__ = ("heal", "version", "cursor", "stop", "bytes", "seconds")
     HEAL_FIELD_NUMBER: _ClassVar[int]
@@ -271,7 +287,7 @@ class Drop(_message.Message):
     def __init__(self, heal: _Optional[int] = ...) -> None: ...
 
 class RankMessage(_message.Message):
-    __slots__ = ("attach", "mark", "roll_call", "rank_opened", "rank_failed", "held", "up_to_date", "fetch_failed", "loaded", "load_failed", "raised")
+    __slots__ = ("attach", "mark", "roll_call", "rank_opened", "rank_failed", "held", "up_to_date", "fetch_failed", "loaded", "load_failed", "raised", "moved")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     ROLL_CALL_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +299,7 @@ class RankMessage(_message.Message):
     LOADED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FAILED_FIELD_NUMBER: _ClassVar[int]
     RAISED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     mark: Mark
     roll_call: RollCall
@@ -294,7 +311,8 @@ class RankMessage(_message.Message):
     loaded: Loaded
     load_failed: LoadFailed
     raised: Raised
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., mark: _Optional[_Union[Mark, _Mapping]] = ..., roll_call: _Optional[_Union[RollCall, _Mapping]] = ..., rank_opened: _Optional[_Union[RankOpened, _Mapping]] = ..., rank_failed: _Optional[_Union[RankFailed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., up_to_date: _Optional[_Union[UpToDate, _Mapping]] = ..., fetch_failed: _Optional[_Union[FetchFailed, _Mapping]] = ..., loaded: _Optional[_Union[Loaded, _Mapping]] = ..., load_failed: _Optional[_Union[LoadFailed, _Mapping]] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ...) -> None: ...
+    moved: Moved
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., mark: _Optional[_Union[Mark, _Mapping]] = ..., roll_call: _Optional[_Union[RollCall, _Mapping]] = ..., rank_opened: _Optional[_Union[RankOpened, _Mapping]] = ..., rank_failed: _Optional[_Union[RankFailed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., up_to_date: _Optional[_Union[UpToDate, _Mapping]] = ..., fetch_failed: _Optional[_Union[FetchFailed, _Mapping]] = ..., loaded: _Optional[_Union[Loaded, _Mapping]] = ..., load_failed: _Optional[_Union[LoadFailed, _Mapping]] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
     __slots__ = ("go", "commit", "apply", "quit", "abandoned", "open", "ready_for", "fetch", "load", "stage_for", "drop")

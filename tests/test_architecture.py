@@ -33,6 +33,7 @@ CORE = (
     "replica/agent_heal.py",
     "replica/agent_life.py",
     "replica/agent_plan.py",
+    "replica/agent_progress.py",
     "replica/agent_session.py",
     "replica/agent_state.py",
     "replica/agent_step.py",

@@ -26,6 +26,8 @@ STYLES = {
     "heal": "yellow",
     "heal_again": "yellow",
     "heal_failed": "yellow",
+    "progress": "yellow",
+    "loaded": "yellow",
     "caught_up": "yellow",
     "hold": "magenta",
     "finished": "bold green",
@@ -73,7 +75,8 @@ def event_line(happened: Happened, began_s: float, first_number: int) -> Text:
         words.append(happened.group)
     if happened.text:
         words.append(_cut(happened.text))
-    words += [f"{name} {_short(value)}" for name, value in sorted(happened.fields.items()) if value]
+    if happened.kind != "progress":  # its text has the figures
+        words += [f"{name} {_short(value)}" for name, value in sorted(happened.fields.items()) if value]
     return Text("  ".join(words), style=STYLES.get(happened.kind, ""))
 
 

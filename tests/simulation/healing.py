@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lighthouse.values import ROOT, EntryName, Source, Version
-from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Merged, UpToDate
+from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Merged, Moved, UpToDate
 from simulation.weights import Sum
 
 if TYPE_CHECKING:
@@ -152,12 +152,18 @@ class Healing:
         for source in self._sources(message.sources):
             snapshot = source.healing.staged.get(message.heal)
             if snapshot is not None and not source.stopped:
-                rank.later(self._transfer_s() * 5, self._load_done, message, source, snapshot)
+                whole_s = self._transfer_s() * 5
+                rank.later(whole_s / 2, self._half_loaded, message)
+                rank.later(whole_s, self._load_done, message, source, snapshot)
                 return
         if now < deadline_s and self._sources(message.sources):
             rank.later(0.05, self._load_from, message, deadline_s)
         else:
             rank.load_over(LoadFailed(heal=message.heal, reason="no donor staged in time, or none answers"))
+
+    def _half_loaded(self, message: Load) -> None:
+        names = tuple(source.name for source in message.sources)
+        self._rank.say(Moved(heal=message.heal, bytes=1, total=2, seconds=0.1, rate=10.0, sources=names))
 
     def _load_done(self, message: Load, source: Rank, snapshot: Snapshot) -> None:
         if not self._reaches(source):

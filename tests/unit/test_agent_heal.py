@@ -10,6 +10,7 @@ from lighthouse.values import (
     Heal,
     HealFailed,
     Leave,
+    Progress,
     Release,
     Role,
     Stage,
@@ -27,6 +28,7 @@ from replica.values import (
     Load,
     Loaded,
     LoadFailed,
+    Moved,
     Quit,
     RankFailed,
     StageFor,
@@ -240,6 +242,45 @@ def test_a_joiner_told_to_leave_leaves() -> None:
     assert script.downs(Quit)
     script.ranks(loaded())
     assert not script.downs(Fetch)
+
+
+# ---- progress ------------------------------------------------------------------------------------------------------
+
+
+def moved(count: int, *sources: str, heal: int = 3) -> Moved:
+    return Moved(heal=heal, bytes=count, total=100, seconds=1.0, rate=10.0, sources=sources)
+
+
+def test_progress_is_that_of_all_shards_and_is_told_twice_a_second() -> None:
+    script = joiner()
+    script.rank(0, moved(10, "b"))
+    script.rank(1, moved(20, "c"))
+    script.rank(1, moved(30, "c"))
+    assert [(p.bytes, p.total, p.donors) for p in script.ups(Progress)] == [(10, 100, ("b",))]
+    while not script.ups(Progress)[1:]:
+        script.waits()
+    told = script.ups(Progress)[1]
+    assert (told.bytes, told.total, told.rate, told.donors) == (40, 200, 20.0, ("b", "c"))
+    assert script.now == pytest.approx(100.5)
+
+
+def test_that_it_has_loaded_is_told_at_once_and_then_how_far_it_follows() -> None:
+    script = joiner()
+    script.rank(0, moved(10, "b"))
+    script.ranks(loaded())
+    assert script.ups(Progress)[-1].version == AT
+    script.holds(merged_step(AT, 5))
+    script.holds(merged_step(script.version, 5))
+    assert script.ups(Progress)[-1].version == AT
+    while script.ups(Progress)[-1].version == AT:
+        script.waits()
+    assert script.ups(Progress)[-1].version == script.version and script.now <= 100.5
+
+
+def test_what_an_older_heal_moves_is_not_progress() -> None:
+    script = joiner()
+    script.rank(0, moved(10, "b", heal=2))
+    assert not script.ups(Progress)
 
 
 # ---- donor ---------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_a_snapshot_is_loaded_bit_for_bit_into_a_fresh_joiner(links: int) -> Non
             joiner,
             TOKEN,
             limits=TransferLimits(links=links),
-            progress=lambda moved, total: seen.append((moved, total)),
+            progress=lambda moved, total, source: seen.append((moved, total)),
         )
     assert (loaded.version, loaded.cursor, loaded.stop) == (AT, 96, True)
     assert digests(joiner) == digests(donor) and joiner.usable
