@@ -138,7 +138,7 @@ def _detail(state: RunState, group: Group) -> str:
         return "caught up"
     if group.progress is not None and group.progress.heal == group.heal:
         return progress_text(state, group.progress)
-    return f"heals from {group.donor}" if group.heal else ""
+    return f"heals from {' '.join(group.donors)}" if group.heal else ""
 
 
 # ---- rules ---------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class RunConfig(Value, frozen=True):
     stall_factor, stall_floor_s, warmup_s: members behind the furthest mark are evicted when no step was committed for
       `stall_factor` times the last step's seconds, never before `stall_floor_s`, nor before the first step `warmup_s`
     open_s: deadline for opening a communicator; heal_s: for a joiner to move any bytes
-    donors: how many donors a joiner is given at most
+    donors: how many donors a joiner is given at most; from three on, each holds two of as many stripes
     restart_limit: identical deaths of one name after which it is refused; 0 means no limit
     """
 
@@ -73,7 +73,7 @@ class RunConfig(Value, frozen=True):
     warmup_s: float = 300.0
     open_s: float = 20.0
     heal_s: float = 30.0
-    donors: int = 4
+    donors: int = 3
     restart_limit: int = 0
 
     def __post_init__(self) -> None:

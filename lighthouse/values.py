@@ -98,6 +98,7 @@ class Report(Message, frozen=True):
     entries: entries that it can serve
     stop: a committed roll call asked for the end of the run; what follows is the farewell
     mark: how far its slowest rank is in the step in work (larger is farther)
+    heal, donors: the heal that it is in (0: none) and from whom; stagings: heals that it is a donor of
     """
 
     abandoned: int
@@ -112,6 +113,9 @@ class Report(Message, frozen=True):
     stop: bool = False
     mark: int = 0
     reason: str = ""
+    heal: int = 0
+    donors: tuple[str, ...] = ()
+    stagings: tuple[int, ...] = ()
 
 
 # ---- group to lighthouse -------------------------------------------------------------------------------------------
@@ -218,10 +222,14 @@ class Progress(Message, frozen=True):
 
 
 class HealFailed(Message, frozen=True):
-    """A joiner could not load from its donor; it wants to be told another way."""
+    """A joiner could not load from its donors, or not follow; it wants to be told another way.
+
+    behind: it fell further behind than their logs reach; a newer snapshot may help
+    """
 
     heal: int
     reason: str
+    behind: bool = False
 
 
 class Finished(Message, frozen=True):
@@ -317,14 +325,16 @@ class Ready(Message, frozen=True):
 
 
 class Stage(Message, frozen=True):
-    """Stage a snapshot for a joiner. `donors` ranks-groups must name `heal` in one roll call; then all stage.
+    """Stage stripes `place` and the next one, of as many as there are donors, of a snapshot for a joiner.
 
+    `donors` groups must name `heal` in one roll call; then all of them stage.
     now: the run holds; stage at the present version without a roll call
     """
 
     heal: int
     joiner: str
     donors: int
+    place: int
     now: bool = False
 
 

@@ -61,7 +61,7 @@ class Start(_message.Message):
     def __init__(self, number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("abandoned", "version", "cursor", "generation", "failed", "starts", "answers", "promoted", "entries", "stop", "mark", "reason")
+    __slots__ = ("abandoned", "version", "cursor", "generation", "failed", "starts", "answers", "promoted", "entries", "stop", "mark", "reason", "heal", "donors", "stagings")
     ABANDONED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,9 @@ class Report(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
+    STAGINGS_FIELD_NUMBER: _ClassVar[int]
     abandoned: int
     version: Version
     cursor: int
@@ -86,7 +89,10 @@ class Report(_message.Message):
     stop: bool
     mark: int
     reason: str
-    def __init__(self, abandoned: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., generation: _Optional[int] = ..., failed: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., entries: _Optional[_Iterable[_Union[EntryName, _Mapping]]] = ..., stop: _Optional[bool] = ..., mark: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    heal: int
+    donors: _containers.RepeatedScalarFieldContainer[str]
+    stagings: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, abandoned: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., generation: _Optional[int] = ..., failed: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., entries: _Optional[_Iterable[_Union[EntryName, _Mapping]]] = ..., stop: _Optional[bool] = ..., mark: _Optional[int] = ..., reason: _Optional[str] = ..., heal: _Optional[int] = ..., donors: _Optional[_Iterable[str]] = ..., stagings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("run_id", "name", "incarnation", "host", "took_over", "setup", "rendezvous", "weights", "digest", "report")
@@ -204,12 +210,14 @@ class Progress(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., bytes: _Optional[int] = ..., total: _Optional[int] = ..., seconds: _Optional[float] = ..., rate: _Optional[float] = ..., donors: _Optional[_Iterable[str]] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class HealFailed(_message.Message):
-    __slots__ = ("heal", "reason")
+    __slots__ = ("heal", "reason", "behind")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     heal: int
     reason: str
-    def __init__(self, heal: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    behind: bool
+    def __init__(self, heal: _Optional[int] = ..., reason: _Optional[str] = ..., behind: _Optional[bool] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("version",)
@@ -294,16 +302,18 @@ class Ready(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("heal", "joiner", "donors", "now")
+    __slots__ = ("heal", "joiner", "donors", "place", "now")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     JOINER_FIELD_NUMBER: _ClassVar[int]
     DONORS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     heal: int
     joiner: str
     donors: int
+    place: int
     now: bool
-    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., now: _Optional[bool] = ...) -> None: ...
+    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., place: _Optional[int] = ..., now: _Optional[bool] = ...) -> None: ...
 
 class Heal(_message.Message):
     __slots__ = ("heal", "sources")

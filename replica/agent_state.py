@@ -194,6 +194,7 @@ class Joining(Value, frozen=True):
     caught_up: bool = False
     told_in: int = 0
     reason: str = ""
+    behind: bool = False
     moved: tuple[Moved | None, ...] = ()
     progress: Progress | None = None
     progress_at: float = 0.0
@@ -204,6 +205,7 @@ class Staging(Value, frozen=True):
 
     heal: int
     donors: int
+    place: int
     now: bool
     told: bool = False
     staged: bool = False

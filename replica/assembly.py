@@ -35,7 +35,11 @@ from replica.reduction import Hooks
 from replica.state import HasStateDict, TrainingState
 from replica.steps import Observer, Parts, StepLoop
 from replica.transfer_server import WeightServer
-from replica.values import Abandoned, Attach, Fetch, Go, Open, Raised, RankDown
+from replica.values import Abandoned, Attach, Fetch, Go, Load, Open, Quit, Raised, RankDown
+
+_LOG_STEPS = 8
+_LOG_BYTES = 64 << 20
+"""A joiner's log holds so many steps' gradients, but at least so many bytes, where nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +57,13 @@ class ReplicaOptions:
     overlap: bool
     backend: str
     open_timeout_s: float
-    heal_log_bytes: int
+    heal_log_bytes: int | None
 
     def __post_init__(self) -> None:
         for name in ("slots", "slot_size", "steps", "bucket_bytes", "heal_log_bytes"):
-            if getattr(self, name) < 1:
-                raise MisuseError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise MisuseError(f"{name} is {value}; it must be 1 or more")
         if self.open_timeout_s <= 0:
             raise MisuseError(f"open_timeout_s is {self.open_timeout_s}; it must be positive")
 
@@ -220,10 +225,15 @@ def _connect(
         elif isinstance(command, Fetch):
             healing.fetch(command)
             return True
+        elif isinstance(command, Load):
+            healing.supersede(command.heal)
+        elif isinstance(command, Quit):
+            healing.supersede(1 << 62)
         return False
 
     def lost(reason: str) -> None:
         communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
+        healing.supersede(1 << 62)
 
     link = AgentLink(environment.agent, token_metadata(token), at_once, lost)
     communicators = Communicators(begin, link.say)
@@ -235,7 +245,7 @@ def _connect(
         token=token.encode(),
         shard_rank=environment.shard_rank,
         like=[torch.empty(b.numel, dtype=b.dtype, device="meta") for b in gradients.layout.buckets],
-        log_bytes=options.heal_log_bytes,
+        log_bytes=options.heal_log_bytes or max(_LOG_STEPS * gradients.layout.bytes, _LOG_BYTES),
         say=link.say,
     )
     return link, healing, communicators

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -17,11 +18,11 @@ from lighthouse.values import EntryName, Version
 from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
-from replica.snapshot import Snapshot
+from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
-from replica.transfer_client import TransferFailed, fetch_entry, load_snapshot
+from replica.transfer_client import Cancel, FellBehind, TransferFailed, fetch_entry, load_snapshot
 from replica.transfer_server import WeightServer
-from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Moved, RankUp, UpToDate
+from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Moved, RankUp, StageFor, UpToDate
 
 _ASK_AGAIN_S = 1.0
 _TELL_EVERY_S = 0.5
@@ -52,6 +53,14 @@ class _Teller:
             self._last_s, self._last_bytes = now, count
             seconds = now - self._began_s
             self._say(Moved(heal=self._heal, bytes=count, total=total, seconds=seconds, rate=rate, sources=sources))
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """A snapshot to come: its stripes, none for all, and the memory for it."""
+
+    stripes: tuple[tuple[int, int], ...]
+    room: Room | None
 
 
 class Healing:
@@ -88,6 +97,10 @@ class Healing:
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
         self._heal = 0
+        self._wanted = 0
+        self._loading = Cancel()
+        self._shy: set[str] = set()
+        self._expected: dict[int, _Expected] = {}
         self._staged: Snapshot | None = None
 
     def settle(self) -> None:
@@ -120,9 +133,14 @@ class Healing:
     def load(self, command: Load) -> Loaded | LoadFailed:
         """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed."""
         self._next_turn()
+        self._expected.clear()
         with self._changed:
             self._held.clear()
             self._heal = command.heal
+            self._shy = set()
+            cancel = self._loading = Cancel()
+            if self._wanted > command.heal:
+                return LoadFailed(heal=command.heal, reason="another heal took its place")
         self.settle()
         teller = _Teller(command, self._shard_rank, self._say)
         try:
@@ -133,6 +151,7 @@ class Healing:
                 self._token,
                 progress=teller.moved,
                 lock=socket_lock(),
+                cancel=cancel,
             )
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
@@ -146,16 +165,39 @@ class Healing:
             seconds=loaded.seconds,
         )
 
+    def supersede(self, heal: int) -> None:
+        """A load of an older heal is over, though its sources may not know yet. Any thread."""
+        with self._changed:
+            self._wanted = max(self._wanted, heal)
+            cancel = self._loading if self._heal < heal else None
+        if cancel is not None:
+            cancel.cancel()
+
+    def expect(self, command: StageFor) -> None:
+        """Makes room for what is to be staged, in the background; between steps only, like `stage`."""
+        of, place = command.donors, command.place
+        stripes = ((place, of), ((place + 1) % of, of)) if of > 2 else ()
+        self.settle()
+        room = None if command.now else Room(self._state, stripes)
+        self._expected[command.heal] = _Expected(stripes, room)
+
+    def ready(self, heals: Sequence[int]) -> tuple[int, ...]:
+        """Those of the heals that there is room to stage for by now."""
+        rooms = ((heal, self._expected.get(heal)) for heal in heals)
+        return tuple(heal for heal, e in rooms if e is None or e.room is None or e.room.ready)
+
     def stage(self, heal: int, version: Version, cursor: int, stop: bool) -> None:
         """Stages a snapshot of the state, which is at `version`, and keeps the log of entries from there on."""
         self.settle()
-        snapshot = Snapshot.stage(self._state, version, cursor, stop)
+        expected = self._expected.pop(heal, _Expected((), None))
+        snapshot = Snapshot.stage(self._state, version, cursor, stop, expected.stripes, room=expected.room)
         self._log.owe(heal, version, self._log_bytes)
         self._server.stage(heal, snapshot)
         self._staged = snapshot
 
     def drop(self, heal: int) -> None:
         """Drops the snapshot and the log of `heal`."""
+        self._expected.pop(heal, None)
         self._server.drop(heal)
         self._log.release(heal)
 
@@ -191,10 +233,12 @@ class Healing:
                     wait_s,
                     self._like,
                     heal=heal,
+                    shy=self._shy,
                     lock=socket_lock(),
                 )
             except (TransferFailed, ValueError) as failure:
-                self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure)))
+                behind = isinstance(failure, FellBehind)
+                self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure), behind=behind))
                 return
             if entry is not None:
                 with self._changed:

@@ -35,9 +35,10 @@ class Room:
         self._thread = threading.Thread(target=self._touch, args=(sizes, pinned), name="room", daemon=True)
         self._thread.start()
 
-    def ready(self) -> None:
-        """Returns once the memory is there."""
-        self._thread.join()
+    @property
+    def ready(self) -> bool:
+        """Whether the memory is there."""
+        return not self._thread.is_alive()
 
     def take(self, sizes: Sequence[int]) -> list[torch.Tensor] | None:
         """The memory, once, if it has these sizes; waits for it to be ready."""

@@ -180,7 +180,11 @@ class StepLoop:
         if isinstance(verdict, Apply):
             entry = self._parts.healing.take(verdict.name)
             self._note(verdict)
-            return self._apply(entry)
+            # All members have what leads to where this one starts.
+            self._parts.log.release_before(entry.name.start)
+            merged = self._apply(entry)
+            self._stage(verdict.stage)
+            return merged
         return None
 
     # ---- one attempt -----------------------------------------------------------------------------------------------
@@ -204,7 +208,7 @@ class StepLoop:
             self._observe("open")
             communicator = parts.communicators.get(work.generation)
             if not work.farewell:
-                self._reduced = reduction.finish(communicator, self._release)
+                self._reduced = reduction.finish(communicator, lambda: parts.log.release_before(self.book.version))
             self._roll_call(work, communicator)
         except CommunicatorLost as lost:
             self._reduced = None
@@ -230,6 +234,7 @@ class StepLoop:
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
+            self._parts.healing.ready(self.book.heals),
             stop=stop,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
@@ -284,8 +289,10 @@ class StepLoop:
             self.left_because = command.reason
         elif isinstance(command, Drop):
             self._parts.healing.drop(command.heal)
-        elif isinstance(command, StageFor) and command.now:
-            self._parts.healing.stage(command.heal, self.book.version, self.book.cursor, self._stop)
+        elif isinstance(command, StageFor):
+            self._parts.healing.expect(command)
+            if command.now:
+                self._stage((command.heal,))
         elif isinstance(command, Load):
             for heal in before.owed:
                 self._parts.healing.drop(heal)
@@ -335,8 +342,7 @@ class StepLoop:
             )
             self._reduced = None
             outcome = self._apply(entry)
-        for heal in commit.stage:
-            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
+        self._stage(commit.stage)
         if commit.leave and not commit.success:
             raise LeaveError(commit.reason)
         if commit.leave:
@@ -360,8 +366,9 @@ class StepLoop:
         self._observe("applied")
         return merged
 
-    def _release(self) -> None:
-        self._parts.log.release_before(self.book.version)
+    def _stage(self, heals: tuple[int, ...]) -> None:
+        for heal in heals:
+            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
 
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()

@@ -137,10 +137,11 @@ class UpToDate(Message, frozen=True):
 
 
 class FetchFailed(Message, frozen=True):
-    """No source could give the entry that starts at `version`."""
+    """No source could give the entry that starts at `version`; behind: they have gone past it."""
 
     version: Version
     reason: str
+    behind: bool = False
 
 
 class Moved(Message, frozen=True):
@@ -226,10 +227,14 @@ class Commit(Message, frozen=True):
 
 
 class Apply(Message, frozen=True):
-    """Verdict: apply the held entry `name`, and drop the sums of the step in work. What comes next is told later."""
+    """Verdict: apply the held entry `name`, and drop the sums of the step in work. What comes next is told later.
+
+    stage: heal ids to stage a snapshot for right after applying: the others did so after committing that step
+    """
 
     name: EntryName
     cursor: int
+    stage: tuple[int, ...] = ()
 
 
 class Quit(Message, frozen=True):
@@ -275,10 +280,15 @@ class Load(Message, frozen=True):
 
 
 class StageFor(Message, frozen=True):
-    """Name `heal` in the roll call; or `now`: stage at the present version while waiting for a verdict."""
+    """Name `heal` in the roll call; or `now`: stage at the present version while waiting for a verdict.
+
+    What is staged are stripes `place` and the next one, of as many as there are `donors`.
+    """
 
     heal: int
     now: bool
+    place: int
+    donors: int
 
 
 class Drop(Message, frozen=True):

@@ -139,12 +139,14 @@ class UpToDate(_message.Message):
     def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class FetchFailed(_message.Message):
-    __slots__ = ("version", "reason")
+    __slots__ = ("version", "reason", "behind")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     version: _wire_pb2.Version
     reason: str
-    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    behind: bool
+    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., reason: _Optional[str] = ..., behind: _Optional[bool] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ("heal", "bytes", "total", "seconds", "rate", "sources")
@@ -217,12 +219,14 @@ class Commit(_message.Message):
     def __init__(self, merged: _Optional[_Union[Merged, _Mapping]] = ..., next: _Optional[_Union[Work, _Mapping]] = ..., stage: _Optional[_Iterable[int]] = ..., leave: _Optional[bool] = ..., success: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Apply(_message.Message):
-    __slots__ = ("name", "cursor")
+    __slots__ = ("name", "cursor", "stage")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     name: _wire_pb2.EntryName
     cursor: int
-    def __init__(self, name: _Optional[_Union[_wire_pb2.EntryName, _Mapping]] = ..., cursor: _Optional[int] = ...) -> None: ...
+    stage: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[_Union[_wire_pb2.EntryName, _Mapping]] = ..., cursor: _Optional[int] = ..., stage: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Quit(_message.Message):
     __slots__ = ("success", "reason")
@@ -273,12 +277,16 @@ class Load(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
 
 class StageFor(_message.Message):
-    __slots__ = ("heal", "now")
+    __slots__ = ("heal", "now", "place", "donors")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
     heal: int
     now: bool
-    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ...) -> None: ...
+    place: int
+    donors: int
+    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ..., place: _Optional[int] = ..., donors: _Optional[int] = ...) -> None: ...
 
 class Drop(_message.Message):
     __slots__ = ("heal",)

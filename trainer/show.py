@@ -25,6 +25,7 @@ STYLES = {
     "prepare": "cyan",
     "heal": "yellow",
     "heal_again": "yellow",
+    "fell_behind": "yellow",
     "heal_failed": "yellow",
     "progress": "yellow",
     "loaded": "yellow",

@@ -217,16 +217,43 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     # ---- donors
     _heal("newcomers are donors", "for m in roster if m.role is not Role.NEWCOMER)", "for m in roster)"),
     _heal(
-        "a dead donor is waited for",
-        "elif group.donor not in donors and not takes_part(state, group):",
-        "elif group.donor not in donors and takes_part(state, group):",
+        "dead donors are waited for",
+        "elif gone and not takes_part(state, group)",
+        "elif gone and takes_part(state, group)",
+    ),
+    _heal("any donors are enough", "and not _suffice(group, gone):", "and False:"),
+    _heal("donors that are left are not enough", "and not _suffice(group, gone):", "and True:"),
+    _heal("who was started again is still the donor", "or (incarnation and incarnation not in there[name])", ""),
+    _heal(
+        "each stripe is thought to be at one donor",
+        "names[i] not in gone or names[i - 1] not in gone for",
+        "names[i] not in gone for",
     ),
     _heal(
-        "the first donor gets every joiner",
-        "key=lambda d: (busy.count(d.name), natural_key(d.name))",
-        "key=lambda d: natural_key(d.name)",
+        "the first donors get every joiner",
+        "key=lambda d: (busy[d.name], d.name not in",
+        "key=lambda d: (0, d.name not in",
     ),
-    _heal("a joiner is not asked what became of its weights", "caught=False, loading=True)", "caught=False)"),
+    _heal("contributors give first", "d.name not in spares", "d.name in spares"),
+    _heal("all donors hold the same stripes", "place=place, now=held > 0", "place=0, now=held > 0"),
+    _heal("a hold waits for a roll call", "group.held != state.change.number and not group.moving", "False"),
+    _heal("a lost release is not said again", "state = _drop_forgotten(state)", "pass"),
+    _heal(
+        "a joiner is not asked what became of its weights",
+        "caught=False, loading=True, **fields)",
+        "caught=False, **fields)",
+    ),
+    _hello(
+        "a joiner begins anew with each stream", "    if group.report.heal == group.heal:\n        return state\n", ""
+    ),
+    _hello("a donor that heard of no heal is waited for", "    return _resume_donor(state, group)", "    return state"),
+    _record("falling behind is held off at once", "behind < STARTS_OVER and not", "behind < 0 and not"),
+    _record("falling behind is never held off", "behind < STARTS_OVER and not", "behind < 10**9 and not"),
+    _evidence(
+        "donors hear nothing of a switch",
+        "release(state, group, leaving=group.draining, caught=False, mismatched=False)",
+        "change_group(state, group, leaving=group.draining, caught=False, mismatched=False, heal=0)",
+    ),
     # ---- history and deals
     _history(
         "a version of the base's step",

@@ -44,6 +44,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     stall_floor_s: float = 10.0
     open_s: float = 5.0
     heal_s: float = 5.0
+    log_steps: int = 60
     drain_s: float = 20.0
     drift: float = 0.02
     wall_ms: int = 1_000

@@ -164,7 +164,7 @@ def test_a_member_whose_digest_differs_has_to_heal() -> None:
 
 
 def test_donors_are_balanced_and_are_no_newcomers() -> None:
-    lead = Lead(groups_wanted=2)
+    lead = Lead(groups_wanted=2, donors=1)
     version = lead.form(*TWO)
     prepare = lead.join("a", version)
     for name in (*TWO, "a"):
@@ -180,7 +180,7 @@ def test_donors_are_balanced_and_are_no_newcomers() -> None:
 
 
 def test_a_joiner_whose_donor_is_gone_gets_another() -> None:
-    lead = Lead(groups_wanted=2)
+    lead = Lead(groups_wanted=2, donors=1)
     version = lead.form(*TWO)
     lead.hello("j1")
     (donor,) = heals(lead, "j1")
@@ -192,7 +192,7 @@ def test_a_joiner_whose_donor_is_gone_gets_another() -> None:
 
 
 def test_a_donor_is_told_when_nobody_needs_it_any_more() -> None:
-    lead = Lead(groups_wanted=2)
+    lead = Lead(groups_wanted=2, donors=1)
     lead.form(*TWO)
     lead.hello("j1")
     (donor,) = heals(lead, "j1")
