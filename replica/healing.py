@@ -31,7 +31,10 @@ _TELL_EVERY_S = 0.5
 class _Teller:
     """Tells the agent how a load gets on, now and then. Any thread."""
 
-    def __init__(self, command: Load, shard_rank: int, say: Callable[[RankUp], None]) -> None:
+    def __init__(
+        self, command: Load, shard_rank: int, say: Callable[[RankUp], None], each: Callable[[], None] | None
+    ) -> None:
+        self._each = each
         self._heal = command.heal
         self._names = {source.weights[shard_rank]: source.name for source in command.sources}
         self._say = say
@@ -42,6 +45,8 @@ class _Teller:
 
     def moved(self, count: int, total: int, source: str) -> None:
         """So many bytes of `total` are verified, the last of them from `source`."""
+        if count and self._each is not None:
+            self._each()
         now = time.monotonic()
         with self._lock:
             self._sources.add(self._names[source])
@@ -130,8 +135,11 @@ class Healing:
             raise ReplicaError(f"told to apply the entry from {name.start} to {name.end}, which is not held here")
         return entry
 
-    def load(self, command: Load) -> Loaded | LoadFailed:
-        """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed."""
+    def load(self, command: Load, each: Callable[[], None] | None = None) -> Loaded | LoadFailed:
+        """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed.
+
+        each: called whenever a chunk is verified, on a thread of the transfer
+        """
         self._next_turn()
         self._expected.clear()
         with self._changed:
@@ -142,7 +150,7 @@ class Healing:
             if self._wanted > command.heal:
                 return LoadFailed(heal=command.heal, reason="another heal took its place")
         self.settle()
-        teller = _Teller(command, self._shard_rank, self._say)
+        teller = _Teller(command, self._shard_rank, self._say, each)
         try:
             loaded = load_snapshot(
                 self._addresses(command),

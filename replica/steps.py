@@ -59,7 +59,8 @@ from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, r
 
 Observer = Callable[[str, int], None]
 """Called with (phase, step) on the training thread, as a step goes on: bucket (before each all-reduce), gradients,
-roll_call (before it), voted (after it), apply, applied, open (a generation is to be waited for), load."""
+roll_call (before it), voted (after it), apply, applied, open (a generation is to be waited for), load; and on a thread
+of the transfer: loading (a piece of a snapshot is there)."""
 
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
@@ -318,7 +319,7 @@ class StepLoop:
         if not self._rehearsed:
             yield from self._rehearse()
         self._observe("load")
-        answer = self._parts.healing.load(command)
+        answer = self._parts.healing.load(command, lambda: self._observe("loading"))
         if isinstance(answer, Loaded):
             self.book = loaded(self.book, answer)
             self._stop = answer.stop
