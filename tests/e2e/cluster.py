@@ -33,6 +33,7 @@ class Cluster:
     """One run with its folder. Flags are those of `bellrock lighthouse` and `bellrock group`.
 
     network: hosts by name, on which the lighthouse and the groups of these names run, instead of on loopback
+    way_in: the lighthouse's address for this process
     """
 
     def __init__(self, folder: Path, *lighthouse_flags: str, job: Path = JOB, network: Network | None = None) -> None:
@@ -43,10 +44,11 @@ class Cluster:
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         self.token_file = folder / "token"
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         if network is not None:
             self.address = f"{network.address('lighthouse')}:7000"
             self._door = Proxy(f"unix:{folder}/door", self.address, folder / "cuts", enter=network.enter("lighthouse"))
+        self.way_in = self.address if self._door is None else self._door.address
         self._lighthouse_flags = lighthouse_flags
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -147,9 +149,8 @@ class Cluster:
 
     def status(self) -> RunStatus | None:
         """The run as the lighthouse sees it, None if it does not answer."""
-        address = self.address if self._door is None else self._door.address
         try:
-            return status_now(address, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=2.0)
+            return status_now(self.way_in, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=2.0)
         except (Unreachable, NotAllowed, FileNotFoundError):
             return None
 
@@ -286,7 +287,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

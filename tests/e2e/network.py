@@ -3,7 +3,7 @@
 A namespace lives as long as the process that holds it, and that one ends with the test (its standard input closes), so
 nothing is left behind, whatever ends the tests. A cut is silent, as in life: no packet arrives, nobody is told. It is
 made by the sender's neighbour entry, which is permanent and names a machine that is not there; what was sent meanwhile
-is sent again by TCP once the cut has healed. Needs `ip` and `unshare`, and root or user namespaces.
+is sent again by TCP once the cut has healed. Needs `ip`, `ss` and `unshare`, and root or user namespaces.
 """
 
 from __future__ import annotations
@@ -58,12 +58,15 @@ class Network:
         """Everything passes again."""
         self._wire(self.names, self.names, cut=False)
 
+    def reset(self, name: str, peer: str) -> None:
+        """The host's connections with `peer` end with an error here; whether the peer hears of it is the cables'."""
+        command = [*self.enter(name), "ss", "--kill", "dst", self.address(peer)]
+        subprocess.run(command, check=True, capture_output=True)
+
     def close(self) -> None:
         """Ends the namespaces. Idempotent."""
         for holder in self._holders.values():
-            assert holder.stdin is not None
-            holder.stdin.close()
-            holder.wait()
+            holder.communicate()
         self._holders.clear()
 
     def _wire(self, senders: str | Iterable[str], receivers: str | Iterable[str], *, cut: bool) -> None:
@@ -118,7 +121,7 @@ def _names(names: str | Iterable[str]) -> tuple[str, ...]:
 @cache
 def why_not() -> str:
     """Why this machine has no hosts of our own; empty if it has."""
-    for tool in ("ip", "unshare", "nsenter"):
+    for tool in ("ip", "ss", "unshare", "nsenter"):
         if shutil.which(tool, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))) is None:
             return f"{tool} is not installed"
     try:
@@ -149,6 +152,5 @@ class Proxy:
 
     def close(self) -> None:
         """Ends it. Idempotent."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        if self._process.poll() is None:
+            self._process.communicate()
