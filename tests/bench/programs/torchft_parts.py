@@ -5,7 +5,6 @@ Annotations are evaluated here: DistributedDataParallel looks at those of its ho
 
 import logging
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -18,17 +17,20 @@ from torchft.process_group import ProcessGroupGloo
 class CorrectedDDP(DistributedDataParallel):
     """torchft's wrapper, with a hook that survives a step with an error.
 
-    In 0.2.0 the hook returns the inner future of what `allreduce` gave, which has none once a collective of the step
-    has failed: the survivors of a loss in the middle of backward end with an AssertionError or AttributeError. Here it
-    then returns the future as it is.
+    In 0.2.0 the hook returns the inner future of what `allreduce` gave, which there is not where a collective of the
+    step has failed: the survivors of a loss in the middle of backward end with an AssertionError or AttributeError.
+    Here it then returns one that is complete, with whatever is in the bucket: the step is discarded anyway.
     """
 
     @staticmethod
     def _comm_hook(state: Manager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         work = state.allreduce(bucket.buffer())
         work.wait()
-        future: Any = work.get_future()
-        return getattr(future, "_fut", None) or future
+        inner: torch.futures.Future[torch.Tensor] | None = getattr(work.get_future(), "_fut", None)
+        if inner is None:
+            inner = torch.futures.Future()
+            inner.set_result(bucket.buffer())
+        return inner
 
 
 def make_manager(
