@@ -153,8 +153,12 @@ class Replica:
 
     model, optimizer, scheduler: the training state, with `extras` (what has state_dict and load_state_dict) beside;
     wrap the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
-    slots, slot_size: microbatches in a step over all groups, and samples in one (divisible by the shards)
-    seed: of data order and of randomness in compute; steps: the run ends after so many
+    slots: microbatches in a step over all groups, which never changes; or slots_per_group: microbatches that each
+    contributing group brings, so that a step grows and shrinks with them; slot_size: samples in one (divisible by the
+    shards)
+    seed: of data order and of randomness in compute
+    steps: the run ends after so many; epochs (passes over the data set) or samples: it ends when the data is through;
+    drop_last: without a last batch that the data does not fill, else that step has fewer slots
     dataset_length: samples in the data set, for `Slot.samples`; data: any text that must be equal in all groups
     apply: a function of an `Update`, in place of the default (mean per token, clip, optimizer, schedule)
     max_grad_norm: for the default apply; None does not clip
@@ -166,15 +170,23 @@ class Replica:
     Raises MisuseError where the program has to be changed.
     """
 
+    _stop = False
+    _save = False
+    _began = False
+
     def __init__(
         self,
         *,
         model: nn.Module,
         optimizer: Optimizer | None,
-        slots: int,
+        slots: int | None = None,
+        slots_per_group: int | None = None,
         slot_size: int,
         seed: int,
-        steps: int,
+        steps: int | None = None,
+        epochs: int | None = None,
+        samples: int | None = None,
+        drop_last: bool = True,
         scheduler: Any = None,
         max_grad_norm: float | None = None,
         apply: Apply | None = None,
@@ -193,9 +205,13 @@ class Replica:
         exit_on_misuse()
         self._options = ReplicaOptions(
             slots=slots,
+            slots_per_group=slots_per_group,
             slot_size=slot_size,
             seed=seed,
             steps=steps,
+            epochs=epochs,
+            samples=samples,
+            drop_last=drop_last,
             max_grad_norm=max_grad_norm,
             dataset_length=dataset_length,
             data=data,
@@ -205,8 +221,6 @@ class Replica:
             open_timeout_s=open_timeout_s,
             heal_log_bytes=heal_log_bytes,
         )
-        self._stop = False
-        self._save = False
         self._assembly: Assembly = assemble(
             self._options,
             environment or _environment(),
@@ -219,7 +233,6 @@ class Replica:
             wishes=lambda: (self._stop, self._save),
             observer=observer,
         )
-        self._began = False
 
     @property
     def environment(self) -> RankEnvironment:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from lighthouse.batch import BatchPolicy
 from lighthouse.values import EntryName
 from replica.apply import Apply as ApplyFunction
 from replica.apply import Update
@@ -81,8 +82,7 @@ class Parts:
     healing: Healing
     communicators: Communicators
     link: AgentLink
-    slots: int
-    """Slots of a step, over all groups."""
+    batch: BatchPolicy
     steps: int
     """The run ends after so many."""
     seed: int
@@ -227,10 +227,11 @@ class StepLoop:
         if self.book.ready and self._parts.communicators.can_name(self.book.ready):
             self.book = opened(self.book, self.book.ready)
         stop, save = self._wishes()
+        through = not work.farewell and self._parts.batch.through(work.cursor + work.step_slots)
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
-            stop=stop,
+            stop=stop or through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
             loss_sum=float(torch.stack([s.double() for s in self._sums.losses]).sum()) if self._sums.losses else 0.0,
@@ -241,7 +242,7 @@ class StepLoop:
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
-        mine = torch.frombuffer(bytearray(pack(said, self._parts.slots)), dtype=torch.uint8)
+        mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
         pending, gathered = communicator.all_gather(mine)
         pending.wait()
         if communicator.abandoned:

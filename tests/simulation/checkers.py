@@ -95,9 +95,28 @@ class Watch(Notes):
         if stands != {(work.generation, work.version)}:
             self.broken(f"members of {where} stand on {sorted(map(str, stands))}")
         slots = sorted(s for r in records for s in r.slots)
-        wanted = [] if work.farewell else list(range(self._world.spec.slots))
+        wanted = [] if work.farewell else list(range(work.step_slots))
+        if not work.farewell:
+            self._sized(work)
         if slots != wanted:
             self.broken(f"the members of {where} summed slots {slots}: {[r.slots for r in records]}")
+
+    def _sized(self, work: Work) -> None:
+        """The global batch: fixed, or so many slots for each of its contributors; smaller only where the data ends."""
+        spec, size = self._world.spec, work.step_slots
+        if spec.data_slots and work.cursor + size > spec.data_slots:
+            self.broken(f"the step from slot {work.cursor} has {size} slots, and the data {spec.data_slots}")
+        if spec.data_slots and work.cursor + size == spec.data_slots:
+            return
+        if spec.slots_per_group:
+            if (
+                size % spec.slots_per_group
+                or spec.allowed_groups
+                and size // spec.slots_per_group not in spec.allowed_groups
+            ):
+                self.broken(f"a step of {size} slots, {spec.slots_per_group} for each contributor")
+        elif size != spec.slots:
+            self.broken(f"a step of {size} slots, not of {spec.slots}")
 
     def applied(self, rank: Rank, entry: Entry, before: int, cursor: int, committed: bool) -> None:
         """Promises 1 and 2 at the moment when weights change."""

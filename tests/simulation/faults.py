@@ -14,7 +14,13 @@ from simulation.world import Spec, World
 def draw_spec(chance: Random) -> Spec:
     """A world of a size and kind that the seed fixes."""
     groups = chance.choice([2, 3, 3, 4, 5])
+    allowed = chance.choice([(), (), (1, 2, 4), (1, 3)])
+    ends = chance.random() < 0.15
     return Spec(
+        slots_per_group=chance.choice([0, 0, 1, 2, 3]),
+        allowed_groups=allowed,
+        data_slots=chance.choice([200, 501, 1500]) if ends else 0,
+        drop_last=chance.random() < 0.5,
         groups=groups,
         shards=chance.choice([1, 1, 1, 2]),
         slots=chance.choice([3, 6, 7]),
