@@ -26,11 +26,12 @@ from torch.optim import Optimizer
 from lighthouse.values import Version
 from replica.apply import Apply
 from replica.assembly import Assembly, ReplicaOptions, assemble, exit_on_misuse
+from replica.data import Collate, SlotData, open_data
 from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
 from replica.state import HasStateDict
-from replica.steps import REHEARSAL, Observer, StepLoop, check_loss
+from replica.steps import REHEARSAL, Observer, StepLoop
 from replica.values import Merged
 
 
@@ -128,8 +129,16 @@ class Step:
         """
         if not self._in_hand:
             raise MisuseError("step.backward belongs into the loop `for slot in step`, once for each slot")
-        check_loss(loss_sum, tokens)
+        _check_loss(loss_sum, tokens)
         self._loop.backward(loss_sum, tokens)
+        self._in_hand = False
+
+    def end_of_data(self) -> None:
+        """In place of `backward`: there is no data for the slot in hand, nor for any after it. The run ends with this
+        step; all groups agree on that in its roll call. All shards of a group must come to this at the same slot."""
+        if not self._in_hand:
+            raise MisuseError("step.end_of_data belongs into the loop `for slot in step`, in place of step.backward")
+        self._loop.without_data()
         self._in_hand = False
 
     def apply(self) -> None:
@@ -289,6 +298,26 @@ class Replica:
         if not loop.finished:
             raise Left(loop.left_because)
 
+    def data(
+        self, dataset: Any, *, collate: Collate | None = None, workers: int = 0, start_method: str = "spawn"
+    ) -> SlotData:
+        """Reads `dataset` slot by slot: `for slot, batch in data.batches(step)`.
+
+        dataset: map-style (torch's Dataset; `dataset_length` is its length), or with a cursor (`SeekableData`)
+        collate: makes a batch of a list of samples; torch's default_collate by default
+        workers: processes that read ahead, started by `start_method` ("fork" copies sockets and locks of this process)
+        """
+        return open_data(
+            dataset,
+            plan=self._assembly.plan,
+            slot_size=self._options.slot_size,
+            shards=self.environment.shards,
+            shard_rank=self.environment.shard_rank,
+            collate=collate,
+            workers=workers,
+            start_method=start_method,
+        )
+
     def close(self) -> None:
         """Gives back sockets and threads. Also done when the process ends."""
         self._assembly.close()
@@ -299,3 +328,14 @@ def _environment() -> RankEnvironment:
         return read_environment(os.environ)
     except NotARankError as wrong:
         raise MisuseError(str(wrong)) from wrong
+
+
+def _check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
+    """Raises MisuseError where `step.backward` was given something else than a loss and a count."""
+    if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1 or not loss_sum.requires_grad:
+        raise MisuseError(
+            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one "
+            "element that requires a gradient"
+        )
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")
