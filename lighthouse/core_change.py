@@ -143,7 +143,9 @@ def _is_beyond_root(state: RunState, standing: Standing) -> bool:
     """Whether the run has, or may have, made steps that none of these groups with initial weights knows of."""
     if state.history.base != ROOT or state.newest.step > 1:
         return True
-    if not state.gens or any(is_member(state.current, g) for g in standing.on):
+    if not state.gens:  # a store that was lost, if somebody has been in a generation
+        return any(g.report.generation > 0 or g.report.version.step > 0 for g in state.groups.values())
+    if any(is_member(state.current, g) for g in standing.on):
         return False  # a member that abandoned its generation at the root bounds what the others made of it: one step
     # Without one, a member that lives may be ahead by any number; and of the dead, only what was heard is known.
     return not all_dead(state) or any(gen.recalled for gen in state.gens)
@@ -214,7 +216,9 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
     roster = limited(known, state.config.contributors_wanted, state.config.allowed_groups)
     gen = new_gen(change.number, roster)
     if state.current is None or gen.members != state.current.members or state.hold not in (Hold.NONE, Hold.REPORTS):
-        state = progressed(state, now)  # the same members again are no progress
+        state = progressed(state, now)
+    else:  # the same members again are no progress; but nothing was at work during the change
+        state = with_(state, progress_s=state.progress_s + now - change.since_s)
     cursor = _lead(standing).report.cursor
     gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
     first = not state.gens

@@ -187,7 +187,7 @@ def assemble(
 ) -> Assembly:
     """All parts of this rank, not yet attached. Raises MisuseError."""
     optimizer = _check_optimizer(model, optimizer)
-    plan = _plan(options, environment.shards)
+    batch, plan = options.batch, _plan(options, environment.shards)
     group = _group(environment, process_group)
     sum_over_shards(model)
     gradients = Gradients(
@@ -213,7 +213,7 @@ def assemble(
         healing=healing,
         communicators=communicators,
         link=link,
-        batch=options.batch,
+        batch=batch,
         steps=options.steps or 1 << 62,
         seed=options.seed,
         shard_rank=environment.shard_rank,

@@ -136,6 +136,7 @@ def finish(world: World) -> None:
     """Promise: asked to stop, all finish at one version with equal weights and leave with success."""
     if world.watch.ended is not None or hopeless(world):
         return
+    world.watch.stop_asked = True
     for group in world.groups.values():
         for rank in group.ranks:
             rank.wants_stop = True

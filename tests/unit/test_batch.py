@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lighthouse.batch import BatchPolicy, batch_policy, contributors_of, filled, settled
+from lighthouse.batch import BatchPolicy, batch_policy, contributors_of, filled, limited
 from lighthouse.core_values import RunConfig
 from lighthouse.program import LighthouseOptions, counts
 from lighthouse.values import Member, Role
@@ -70,11 +70,11 @@ def test_how_many_contribute() -> None:
 
 def test_surplus_becomes_spare_at_a_base_and_comes_back_by_promotion() -> None:
     lost_one = roster(C, C, C)
-    assert roles(settled(lost_one, 0, (1, 2, 4))) == [C, C, S]
-    assert roles(settled(roster(C, N, C, C), 0, (1, 2, 4))) == [C, N, C, S]
+    assert roles(limited(lost_one, 0, (1, 2, 4))) == [C, C, S]
+    assert roles(limited(roster(C, N, C, C), 0, (1, 2, 4))) == [C, N, C, S]
     assert roles(filled(roster(C, C, S, S), 0, (1, 2, 4))) == [C, C, C, C]
     assert roles(filled(roster(C, C, S, N), 0, (1, 2, 4))) == [C, C, S, N]
-    assert settled(lost_one, 0, ()) == filled(lost_one, 0, ()) == lost_one
+    assert limited(lost_one, 0, ()) == filled(lost_one, 0, ()) == lost_one
 
 
 def test_counts_are_read_from_a_flag() -> None:
