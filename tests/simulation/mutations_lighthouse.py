@@ -135,7 +135,11 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "start.version.step - old.version.step - 1)",
     ),
     _evidence("a donor keeps what nobody needs", "    state = release(state, group)\n    for gen", "    for gen"),
-    _evidence("the lost count as dead", "    if dead:\n", "    if True:\n"),
+    _evidence(
+        "the lost count as dead",
+        "    if dead:\n        state = replace_gen",
+        "    if True:\n        state = replace_gen",
+    ),
     _evidence(
         "dead members may enter a switch",
         "cannot = [m.name for m in gen.roster if m.name in gen.gone or",
