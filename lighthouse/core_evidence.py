@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse.core_keep import drop
 from lighthouse.core_state import (
     Gen,
     Group,
@@ -23,7 +24,6 @@ from lighthouse.core_state import (
     replace_gen,
     send,
     settled,
-    slots_of,
     tell,
     with_,
     with_roles,
@@ -34,9 +34,12 @@ from lighthouse.values import Member, Release, Report, Role, Start, Version
 
 def release(state: RunState, group: Group, **fields: object) -> RunState:
     """`group` is in no heal any more, and its donors are told so; with other fields of it replaced."""
-    for name in group.donors if group.heal else ():
-        donor = state.groups.get(name)
-        state = send(state, donor, Release(heal=group.heal)) if donor is not None else state
+    if any(keeping.heal == group.heal for keeping in state.kept):
+        state = drop(state, group.name)
+    else:
+        for name in group.donors if group.heal else ():
+            donor = state.groups.get(name)
+            state = send(state, donor, Release(heal=group.heal)) if donor is not None else state
     return change_group(state, group, heal=0, donors={}, progress=None, **fields)
 
 
@@ -74,8 +77,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
     if gen is None or not state.history.contains(start.version):
         return state
     old = state.gens[0]
-    cursor = old.cursor + (start.version.step - old.version.step) * slots_of(state)
-    gen = msgspec.structs.replace(gen, version=start.version, cursor=cursor)
+    gen = msgspec.structs.replace(gen, version=start.version, cursor=start.cursor)
     later = tuple(g for g in state.gens if g.number > start.number)
     state = with_(
         state,
@@ -85,7 +87,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
         plan_failures=0,
         dirty=True,
     )
-    store = StoreBase(number=start.number, version=start.version, cursor=cursor, reported=True)
+    store = StoreBase(number=start.number, version=start.version, cursor=start.cursor, reported=True)
     state = settled(emit(state, store))
     for member in old.roster:
         group = state.groups.get(member.name)
@@ -110,6 +112,8 @@ def forget(state: RunState, group: Group, dead: bool, reason: str, last: Version
 
     last: the version that it stood on then, if it is known; it bounds what others may have made without us.
     """
+    if dead:
+        state = drop(state, group.name)
     state = release(state, group)
     for gen in state.gens:
         if is_member(gen, group):

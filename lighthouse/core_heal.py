@@ -13,6 +13,7 @@ import msgspec
 
 from lighthouse.core_change import Standing, stand
 from lighthouse.core_evidence import release
+from lighthouse.core_keep import way_back
 from lighthouse.core_state import (
     Group,
     RunState,
@@ -95,7 +96,9 @@ def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> Run
             state = release(state, group, caught=False)
             continue
         gone = _gone(group, there)
-        if state.change is not None and group.held != state.change.number and not group.moving:
+        by_entries = any(keeping.heal == group.heal for keeping in state.kept)
+        staged = by_entries or group.moving
+        if state.change is not None and group.held != state.change.number and not staged:
             state = release(state, group)  # in a hold there is no roll call to stage by
         elif gone and not takes_part(state, group) and not _suffice(group, gone):
             names = ", ".join(sorted(gone, key=natural_key))
@@ -125,7 +128,16 @@ def _suffice(group: Group, gone: set[str]) -> bool:
 
 
 def _start(state: RunState, group: Group, donors: dict[str, Group]) -> RunState:
-    """Has `group` heal from those who have the fewest joiners, spares before contributors."""
+    """Has `group` follow entries that were kept for it, or else heal from those who have the fewest joiners, spares
+    before contributors."""
+    known = way_back(state, group, donors)
+    if known is not None:
+        keeping, source = known
+        keeper = Source(name=source.name, weights=source.weights)
+        state = send(state, group, Heal(heal=keeping.heal, sources=(keeper,), entries=True))
+        named = {source.name: source.incarnation}
+        state = change_group(state, group, heal=keeping.heal, donors=named, progress=None, caught=False)
+        return tell(state, "heal", "by entries", group.name, donors=source.name)
     busy = Counter(name for g in state.groups.values() for name in g.donors)
     spares = {m.name for m in state.current.roster if m.role is Role.SPARE} if state.current else set[str]()
     ranked = sorted(donors.values(), key=lambda d: (busy[d.name], d.name not in spares, natural_key(d.name)))
@@ -145,7 +157,7 @@ def _start(state: RunState, group: Group, donors: dict[str, Group]) -> RunState:
 
 def _drop_forgotten(state: RunState) -> RunState:
     """Releases what donors still stage for and nobody heals by: a release may have been lost with its stream."""
-    heals = {g.heal for g in state.groups.values()}
+    heals = {g.heal for g in state.groups.values()} | {keeping.heal for keeping in state.kept}
     for group in list(state.groups.values()):
         stagings = group.report.stagings
         if stagings and group.live:

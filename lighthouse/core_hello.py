@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from lighthouse.batch import batch_policy
 from lighthouse.core_evidence import gone, release, take_report
+from lighthouse.core_keep import drop
 from lighthouse.core_state import (
     Group,
     RunState,
@@ -52,6 +54,10 @@ def take_hello(state: RunState, conn: int, hello: Hello, now: float) -> RunState
 def _refusal(state: RunState, hello: Hello) -> str:
     if hello.run_id != state.config.run_id:
         return f"this run is {state.config.run_id!r}, the group wants {hello.run_id!r}: start it with the same run id"
+    try:
+        batch_policy(hello.setup)
+    except ValueError as wrong:
+        return f"group {hello.name} cannot be led: {wrong}"
     if not state.gens and not len(state.groups):
         return ""
     for field in sorted(set(state.setup) | set(hello.setup)):
@@ -68,6 +74,8 @@ def _replaced(state: RunState, known: Group | None, by: int, hello: Hello) -> Ru
     """An older incarnation of the name is fenced; its agent's successor on the same host knows that it is dead."""
     if known is not None:
         state = release(state, known)
+    if any(keeping.name == hello.name and keeping.incarnation < by for keeping in state.kept):
+        state = drop(state, hello.name)
     if known is not None and known.conn:
         state = send(state, known, Fenced(by=by))
         state = emit(without_conn(state, known.conn), CloseStream(conn=known.conn))
@@ -104,6 +112,7 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
         incarnation=incarnation,
         lease_s=state.config.lease_s,
         contributors_wanted=state.config.contributors_wanted,
+        allowed_groups=state.config.allowed_groups,
         first_number=state.first_number,
         join=bool(state.gens) and not member,
     )
@@ -142,6 +151,8 @@ def _resume_heal(state: RunState, group: Group) -> RunState:
     """A joiner is back. It goes on with the heal that it is in; if it never heard of that one, it is begun anew."""
     if group.report.heal == group.heal:
         return state
+    if any(keeping.heal == group.heal for keeping in state.kept):
+        return change_group(state, group, heal=0, donors={}, progress=None)
     return release(state, group)
 
 

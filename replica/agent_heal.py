@@ -76,7 +76,13 @@ def heal(state: AgentState, message: Heal, now: float) -> AgentState:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
     # The report says that the group stands nowhere now: a `CaughtUp` of an older heal may be on its way.
-    return put(state, joining=joining, report_due=True)
+    state = put(state, joining=joining, report_due=True)
+    if not message.entries:
+        return state
+    if not state.stand.usable:
+        return _heal_failed(state, "this group stands on an unfinished load, and no entry leads on from there")
+    following = put(joining, phase=JoinPhase.FOLLOWING)
+    return fresh_step(put(state, joining=following, seat=Seat(), stand=put(state.stand, answers=())), now)
 
 
 def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> AgentState:
@@ -163,7 +169,9 @@ def _heal_failed(state: AgentState, reason: str, behind: bool = False) -> AgentS
 def stage(state: AgentState, message: Stage, now: float) -> AgentState:
     others = tuple(staging for staging in state.stagings if staging.heal != message.heal)
     dropped = tuple(staging.heal for staging in others[: -_STAGINGS + 1])
-    new = Staging(heal=message.heal, donors=message.donors, place=message.place, now=message.now)
+    new = Staging(
+        heal=message.heal, donors=message.donors, place=message.place, now=message.now, entries=message.entries
+    )
     return put(state, stagings=(*others[-_STAGINGS + 1 :], new), drops=(*state.drops, *dropped))
 
 
@@ -190,7 +198,8 @@ def load(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
 def fetch(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     """Has the ranks fetch the entry that follows what they stand on, as long as one is wanted."""
     sources = _sources(state)
-    wanted = Fetch(version=state.stand.version, sources=sources) if sources else None
+    heal = state.joining.heal if state.joining is not None else 0
+    wanted = Fetch(version=state.stand.version, sources=sources, heal=heal) if sources else None
     if wanted == state.fetching:
         return state
     if wanted is not None:
@@ -261,9 +270,9 @@ def enter(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     if place < 0 or len(message.rendezvous) != state.config.shards:
         return failed(state, message.number, "the base has no place for this group, or not a rendezvous for each shard")
     stand = put(state.stand, cursor=message.cursor, stop=state.stand.stop or message.stop)
-    start = Start(number=message.number, version=message.version)
+    start = Start(number=message.number, version=message.version, cursor=message.cursor)
     state = put(state, stand=stand, level=None)
-    state = entered(state, message.number, roster, place, start, now, slots=message.slots)
+    state = entered(state, message.number, roster, place, start, now, message)
     go(state, message.rendezvous, effects)
     return state
 
@@ -277,8 +286,14 @@ def stage_for(state: AgentState, now: float, effects: list[Effect]) -> AgentStat
     told = []
     for staging in state.stagings:
         if not staging.told:
-            at_once = staging.now and not live(state)
-            asked = StageFor(heal=staging.heal, now=at_once, place=staging.place, donors=staging.donors)
+            at_once = staging.entries or (staging.now and not live(state))
+            asked = StageFor(
+                heal=staging.heal,
+                now=at_once,
+                place=staging.place,
+                donors=staging.donors,
+                entries=staging.entries,
+            )
             effects.append(ToRanks(message=asked))
             staging = put(staging, told=True, staged=at_once)
         told.append(staging)

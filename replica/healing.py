@@ -122,8 +122,7 @@ class Healing:
         An entry that was told to be applied first is waited for: at most one lies here beside the one being applied.
         """
         turn = self._next_turn()
-        heal = self._heal
-        threading.Thread(target=self._fetch, args=(command, turn, heal), name="bellrock-fetch", daemon=True).start()
+        threading.Thread(target=self._fetch, args=(command, turn), name="bellrock-fetch", daemon=True).start()
 
     def take(self, name: EntryName) -> Entry:
         """The held entry `name`, to be applied; all others are forgotten."""
@@ -203,6 +202,10 @@ class Healing:
         self._server.stage(heal, snapshot)
         self._staged = snapshot
 
+    def keep(self, heal: int, version: Version) -> None:
+        """Keeps the log of entries for `heal`, the one that led to `version` among them if it is still here."""
+        self._log.owe(heal, Version(version.step - 1, 0), self._log_bytes)
+
     def drop(self, heal: int) -> None:
         """Drops the snapshot and the log of `heal`."""
         self._expected.pop(heal, None)
@@ -224,7 +227,7 @@ class Healing:
             self._changed.notify_all()
             return self._turn
 
-    def _fetch(self, command: Fetch, turn: int, heal: int) -> None:
+    def _fetch(self, command: Fetch, turn: int) -> None:
         with self._changed:
             # The entry that leads to where this one starts may wait for the training thread still.
             self._changed.wait_for(
@@ -240,7 +243,7 @@ class Healing:
                     self._token,
                     wait_s,
                     self._like,
-                    heal=heal,
+                    heal=command.heal,
                     shy=self._shy,
                     lock=socket_lock(),
                 )

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from lighthouse.batch import BatchPolicy
 from lighthouse.values import EntryName
 from replica.apply import Apply as ApplyFunction
 from replica.apply import Update
@@ -29,7 +30,7 @@ from replica.communicator import Communicator, CommunicatorLost
 from replica.communicators import Communicators
 from replica.digest import digest
 from replica.entry import Entry, EntryLog
-from replica.errors import LeaveError, MisuseError, ReplicaError
+from replica.errors import LeaveError, ReplicaError
 from replica.gradients import Gradients
 from replica.healing import Healing
 from replica.reduction import Hooks, Reduced, Reduction
@@ -59,8 +60,7 @@ from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, r
 
 Observer = Callable[[str, int], None]
 """Called with (phase, step) on the training thread, as a step goes on: bucket (before each all-reduce), gradients,
-roll_call (before it), voted (after it), apply, applied, open (a generation is to be waited for), load; and on a thread
-of the transfer: loading (a piece of a snapshot is there)."""
+roll_call (before it), voted (after it), apply, applied, open (to be waited for), load; on other threads: loading."""
 
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
@@ -82,8 +82,7 @@ class Parts:
     healing: Healing
     communicators: Communicators
     link: AgentLink
-    slots: int
-    """Slots of a step, over all groups."""
+    batch: BatchPolicy
     steps: int
     """The run ends after so many."""
     seed: int
@@ -113,6 +112,7 @@ class StepLoop:
         self._verdict: Commit | Apply | Quit | None = None
         self._rehearsed = False
         self._stop = False
+        self._through = False
         self._begun_at = 0.0
         self.book = Book()
         self.finished = False
@@ -173,6 +173,15 @@ class StepLoop:
         self._rehearsed = True
         self._mark(MarkKind.SLOT_DONE, slot)
 
+    def without_data(self) -> None:
+        """The slot in hand has no data, as none after it will: it counts as summed, and the run is to end."""
+        self._parts.hooks.backward_done()
+        self._through = True
+        slot = self.book.in_hand
+        if slot != REHEARSAL:
+            self.book = done(self.book)
+            self._mark(MarkKind.SLOT_DONE, slot)
+
     def settle(self) -> Merged | None:
         """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
         verdict, self._verdict = self._verdict, None
@@ -181,8 +190,7 @@ class StepLoop:
         if isinstance(verdict, Apply):
             entry = self._parts.healing.take(verdict.name)
             self._note(verdict)
-            # All members have what leads to where this one starts.
-            self._parts.log.release_before(entry.name.start)
+            self._parts.log.release_before(entry.name.start)  # all members have what leads there
             merged = self._apply(entry)
             self._stage(verdict.stage)
             return merged
@@ -232,11 +240,12 @@ class StepLoop:
         if self.book.ready and self._parts.communicators.can_name(self.book.ready):
             self.book = opened(self.book, self.book.ready)
         stop, save = self._wishes()
+        through = self._through or self._parts.batch.through(work.cursor + work.step_slots)
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
             self._parts.healing.ready(self.book.heals),
-            stop=stop,
+            stop=stop or through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
             loss_sum=float(torch.stack([s.double() for s in self._sums.losses]).sum()) if self._sums.losses else 0.0,
@@ -247,7 +256,7 @@ class StepLoop:
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
-        mine = torch.frombuffer(bytearray(pack(said, self._parts.slots)), dtype=torch.uint8)
+        mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
         pending, gathered = communicator.all_gather(mine)
         pending.wait()
         if communicator.abandoned:
@@ -290,6 +299,8 @@ class StepLoop:
             self.left_because = command.reason
         elif isinstance(command, Drop):
             self._parts.healing.drop(command.heal)
+        elif isinstance(command, StageFor) and command.entries:
+            self._parts.healing.keep(command.heal, self.book.version)
         elif isinstance(command, StageFor):
             self._parts.healing.expect(command)
             if command.now:
@@ -387,14 +398,3 @@ class StepLoop:
 
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
         self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
-
-
-def check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
-    """Raises MisuseError where `step.backward` was given something else than a loss and a count."""
-    if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1 or not loss_sum.requires_grad:
-        raise MisuseError(
-            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one "
-            "element that requires a gradient"
-        )
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
-        raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")

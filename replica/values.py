@@ -66,6 +66,7 @@ class Work(Value, frozen=True):
 
     generation, place, size: the communicator to use, this group's place in its roster, how many members
     version, cursor: where the step starts; slots: those this group answers for (empty: spare, or farewell)
+    step_slots: slots of the step over all groups, at least 1
     digest: put the digest of `version` into the roll call
     farewell: a step without slots that ends the run
     """
@@ -76,6 +77,7 @@ class Work(Value, frozen=True):
     version: Version
     cursor: int
     slots: tuple[int, ...]
+    step_slots: int
     digest: bool = False
     farewell: bool = False
 
@@ -266,10 +268,14 @@ class ReadyFor(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """Fetch the entry that starts at `version` from one of `sources`, waiting for it if it is not there yet."""
+    """Fetch the entry that starts at `version` from one of `sources`, waiting for it if it is not there yet.
+
+    heal: under which number they keep it for this group; 0 if they keep it for nobody
+    """
 
     version: Version
     sources: tuple[Source, ...]
+    heal: int = 0
 
 
 class Load(Message, frozen=True):
@@ -283,12 +289,14 @@ class StageFor(Message, frozen=True):
     """Name `heal` in the roll call; or `now`: stage at the present version while waiting for a verdict.
 
     What is staged are stripes `place` and the next one, of as many as there are `donors`.
+    entries: no snapshot, only the log, from the entry that led to the present version on
     """
 
     heal: int
     now: bool
     place: int
     donors: int
+    entries: bool = False
 
 
 class Drop(Message, frozen=True):

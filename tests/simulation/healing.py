@@ -39,8 +39,7 @@ class Healing:
     """The part of `rank` that moves states and entries.
 
     log: entries by the version they start from; owed: since which version a heal's joiner is owed them
-    expected, staged: snapshots to come, and those that are there, by heal
-    heal: the one that this rank is in; held: entries fetched and not applied
+    expected, staged: snapshots to come, and those that are there, by heal; held: entries fetched and not applied
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -54,7 +53,6 @@ class Healing:
         self._turn = 0
         self._needed = ROOT
         self._loading: Load | None = None
-        self.heal = 0
 
     # ---- for others ------------------------------------------------------------------------------------------------
 
@@ -67,6 +65,10 @@ class Healing:
         self.staged[heal] = snapshot
         self.owed[heal] = book.version
         self._world.watch.staged(rank, heal, snapshot)
+
+    def keep(self, heal: int) -> None:
+        """The log from the entry that led to the present version on."""
+        self.owed[heal] = Version(self._rank.book.version.step - 1, 0)
 
     def drop(self, heal: int) -> None:
         """That heal is over. What members may still need of the last step is not its business."""
@@ -127,9 +129,12 @@ class Healing:
         if turn != self._turn:
             return
         rank = self._rank
+        if any(name.end == message.version for name in self.held):  # the one before waits for the rank to apply it
+            rank.later(0.01, self._fetch, message, turn, told)
+            return
         sources = [r for r in self._sources(message.sources) if not r.stopped]
         for source in sources:
-            source.healing.fetched(rank.healing.heal, message.version)
+            source.healing.fetched(message.heal, message.version)
         for source in sources:
             entry = source.healing.log.get(message.version)
             if entry is not None:
@@ -165,7 +170,6 @@ class Healing:
         self.held.clear()
         self.expected.clear()
         self._loading = message
-        self.heal = message.heal
         until_s = self._world.engine.now + self._world.spec.heal_s
         self._rank.later(rehearsal_s, self._load_from, message, until_s)
 
