@@ -232,7 +232,8 @@ def apply(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         return _stuck(put(state, held=(None,) * state.config.shards), f"the entry leads to {name.end}, not to {wanted}")
     state, staged = staged_by(state, merged)
     effects.append(ToRanks(message=Apply(name=name, cursor=state.stand.cursor + merged.slots, stage=staged)))
-    state = fresh_step(applied(state, merged), now)
+    # A joiner may have to lead on alone: what it told of itself must not be what it was before.
+    state = put(fresh_step(applied(state, merged), now), report_due=state.report_due or state.level is None)
     if merged.switch >= state.floor and state.level is None:
         return _follow_switch(state, merged.switch, now, effects)
     return state
