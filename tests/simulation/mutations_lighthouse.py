@@ -105,16 +105,11 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "g.incarnation), Role.CONTRIBUTOR)) for g",
     ),
     _change(
-        "the cursor of whoever comes first",
-        "max(standing.on, key=lambda g: g.report.generation).report.cursor",
-        "standing.on[0].report.cursor",
-    ),
-    _change(
         "a silent member is awaited for ever",
         "change.number and not late:\n            waits",
         "change.number:\n            waits",
     ),
-    _change("the wish to stop is forgotten", "    stop = _stopped(standing)\n    kept", "    stop = False\n    kept"),
+    _change("the wish to stop is forgotten", "    stop = _stopped(standing)\n", "    stop = False\n"),
     # ---- what is known of generations
     _evidence(
         "an older report counts", "    if report.abandoned < group.report.abandoned:\n        return state\n", ""
@@ -127,11 +122,6 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _evidence("a failed generation is no trouble", "if failed or overtaken or outside:", "if overtaken or outside:"),
     _evidence(
         "who saw the old one fail is waited for", "if failed or overtaken or outside:", "if failed or overtaken:"
-    ),
-    _evidence(
-        "the cursor of a switch is one step short",
-        "start.version.step - old.version.step)",
-        "start.version.step - old.version.step - 1)",
     ),
     _evidence("a donor keeps what nobody needs", "    state = release(state, group)\n    for gen", "    for gen"),
     _evidence("the lost count as dead", "    if dead:\n", "    if True:\n"),

@@ -139,16 +139,6 @@ REPLICA: tuple[Mutation, ...] = (
     _core("an earlier session is heard", "current = event.session == state.session.number", "current = True"),
     # ---- rosters, roll calls, books
     _roster(
-        "a differing digest is promoted",
-        "role is Role.NEWCOMER and place not in mismatched else",
-        "role is Role.NEWCOMER else",
-    ),
-    _roster(
-        "newcomers contribute unseen",
-        "if free > 0 and role is Role.SPARE:",
-        "if free > 0 and role is not Role.CONTRIBUTOR:",
-    ),
-    _roster(
         "another incarnation has the place", "return place if member.incarnation == incarnation else -1", "return place"
     ),
     _rollcall("one member's switch is everybody's", "(opened == newest).all()", "(opened == newest).any()"),
@@ -167,7 +157,7 @@ REPLICA: tuple[Mutation, ...] = (
         "np.array_equal(union, wanted)",
     ),
     _rollcall("a buffer that nobody wrote", '        "magic": MAGIC,\n        "gen', '        "gen'),
-    _rollcall("the version need not be equal", '        "from_generation": version.generation,\n    }', "    }"),
+    _rollcall("the version need not be equal", '        "from_generation": version.generation,\n', ""),
     _work("sums of another batch are kept", "keeps = work.cursor == book.cursor and", "keeps ="),
     _work("sums that others answer for are kept", "and set(book.summed) <= set(work.slots)", "and bool(work.slots)"),
     _work("sums survive a commit", "version=end, cursor=cursor, summed=())", "version=end, cursor=cursor)"),
