@@ -22,12 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lighthouse.deadlines import DEFAULTS
 from replica import processes, spawn
 from replica.lock import Process
 from replica.output import Output, Stream
 
-SWEEP_S = 10.0
-"""How long processes that were sent SIGKILL may take to go before it is said that they do not."""
 _TRACEBACK = "Traceback (most recent call last):"
 
 log = logging.getLogger("replica.ranks")
@@ -53,11 +52,19 @@ class Ranks:
     command: what a rank runs, searched in PATH
     mark: the kin mark that all of them carry
     environ: what the keeper inherits, which must not hold a kin mark
+    reap_s: how long processes that were sent SIGKILL may take to go before it is said that they do not
     """
 
     def __init__(
-        self, command: Sequence[str], mark: str, environ: Mapping[str, str], output: Output, on_exit: OnExit
+        self,
+        command: Sequence[str],
+        mark: str,
+        environ: Mapping[str, str],
+        output: Output,
+        on_exit: OnExit,
+        reap_s: float = DEFAULTS.reap_s,
     ) -> None:
+        self._reap_s = reap_s
         self._command = list(command)
         self._mark = mark
         self._output = output
@@ -129,7 +136,7 @@ class Ranks:
     async def gone(self) -> None:
         """Waits until no rank is left, then ends what they left behind."""
         await self._empty.wait()
-        left = await asyncio.to_thread(processes.end_kin, self._mark, SWEEP_S)
+        left = await asyncio.to_thread(processes.end_kin, self._mark, self._reap_s)
         if left:
             log.warning("processes of an ended rank do not go, though they were sent SIGKILL: %s", left)
 
@@ -138,7 +145,7 @@ class Ranks:
         for life in {rank.life for rank in self._ranks.values()}:
             self.end(life)
         try:
-            await asyncio.wait_for(self.gone(), 2 * SWEEP_S)
+            await asyncio.wait_for(self.gone(), 2 * self._reap_s)
         except TimeoutError:
             log.warning("ranks do not go, though they were sent SIGKILL: the kernel still holds them")
         assert self._keeper.stdin is not None

@@ -35,7 +35,7 @@ from trainer.config import FixTheConfiguration, TrainConfig, to_argv
 from trainer.demo import Demo, judge
 from trainer.launcher import LocalPlan, LocalRun, make_token, rank_argv
 from trainer.replay import replay_journal
-from trainer.show import Story, report_table, status_table
+from trainer.show import Story, deadline_table, report_table, status_table
 from trainer.text import open_text
 
 DESCRIPTION = "Bellrock keeps one synchronous training run alive while its machines die."
@@ -79,7 +79,7 @@ def run_command(chosen: Command, command: tuple[str, ...], environ: Mapping[str,
         case LighthouseOptions():
             return lighthouse(chosen, console)
         case GroupCommand():
-            return group(chosen, command, environ)
+            return group(chosen, command, environ, console)
         case RunCommand():
             return asyncio.run(run(chosen, command, environ, console))
         case DemoCommand():
@@ -120,10 +120,12 @@ def lighthouse(chosen: LighthouseOptions, console: Console) -> int:
     if chosen.token_file is not None:
         make_token(chosen.token_file)
         console.print(f"groups need the token in {chosen.token_file}", markup=False, soft_wrap=True)
+    if chosen.explain:
+        console.print(deadline_table(chosen.knobs))
     return asyncio.run(run_lighthouse(chosen))
 
 
-def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, str]) -> int:
+def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, str], console: Console) -> int:
     """`bellrock group`, until it is ended or the run is."""
     command = command or byte_model(chosen.train, chosen.shards)
     folder = chosen.folder or state_folder(environ) / chosen.run_id
@@ -139,10 +141,14 @@ def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, 
         ledger=folder / f"{chosen.name}.ledger",
         journal=folder / f"{chosen.name}.journal",
         restart_limit=chosen.restart_limit,
-        connect_timeout_s=chosen.connect_timeout_s,
-        drain_deadline_s=chosen.drain_deadline_s,
+        lease_s=chosen.lease_s,
+        stall_patience_s=chosen.stall_patience_s,
+        connect_s=chosen.connect_s,
         verbose=chosen.verbose,
     )
+    if chosen.explain:
+        console.print(deadline_table(options.knobs))
+        console.print("These hold until the lighthouse has welcomed the group; its own do then.", soft_wrap=True)
     return asyncio.run(run_agent(options))
 
 
@@ -168,6 +174,8 @@ async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str
             groups_wanted=chosen.groups,
             contributors=chosen.contributors,
             lease_s=chosen.lease_s,
+            stall_patience_s=chosen.stall_patience_s,
+            connect_s=chosen.connect_s,
             port=chosen.port,
         ),
         group_flags=("--restart-limit", str(chosen.restart_limit)),
@@ -176,6 +184,8 @@ async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str
         environ=children_environ(environ),
     )
     local = LocalRun(plan, lambda line: console.print(line, markup=False, soft_wrap=True))
+    if chosen.explain:
+        console.print(deadline_table(chosen.knobs))
     console.print(f"records of this run: {folder}", soft_wrap=True)
     exits = await local.carry_out(Story(console, time.time()).tell)
     return 0 if not any(exits.values()) else 1

@@ -42,7 +42,6 @@ def make(environment: RankEnvironment | None, **changed: Any) -> Replica:
         ({"slot_size": 3}, "not divisible by the 2 shards"),
         ({"slots": 0}, "slots is 0"),
         ({"dataset_length": 0}, "nothing to train on"),
-        ({"open_timeout_s": 0.0}, "must be positive"),
         ({}, "init_process_group"),
     ],
 )
