@@ -48,6 +48,7 @@ class RunConfig(Value, frozen=True):
     min_groups: fewer standing on the base hold the run
     groups_wanted, join_wait_s: the first formation waits for so many groups, or so long after the first hello
     contributors_wanted: groups beyond it are spares; 0 means no limit
+    allowed_groups: only so many groups contribute at a time, the others are spares; empty means any number
     lease_s: a group not heard of for so long is lost
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
     cold_start_after_s: a cold start is made by itself after so long; 0 means only by an operator
@@ -64,6 +65,7 @@ class RunConfig(Value, frozen=True):
     groups_wanted: int = 1
     join_wait_s: float = 10.0
     contributors_wanted: int = 0
+    allowed_groups: tuple[int, ...] = ()
     lease_s: float = 2.0
     hold_patience_s: float = 600.0
     cold_start_after_s: float = 0.0
@@ -83,6 +85,18 @@ class RunConfig(Value, frozen=True):
             f"groups_wanted ({self.groups_wanted}) is below min_groups ({self.min_groups}): raise groups_wanted",
         )
         _refuse(self.contributors_wanted < 0, "contributors_wanted must be 0 (no limit) or more")
+        _refuse(min(self.allowed_groups, default=1) < 1, "allowed_groups must be counts from 1")
+        least = min(self.allowed_groups, default=1)
+        _refuse(
+            0 < self.contributors_wanted < least,
+            f"no count in allowed_groups is as small as contributors_wanted ({self.contributors_wanted}): add one, or "
+            "raise contributors_wanted",
+        )
+        _refuse(
+            self.min_groups < least,
+            f"min_groups ({self.min_groups}) is below the smallest count in allowed_groups ({least}): with fewer the "
+            f"run has to hold, so raise min_groups to {least}",
+        )
         _refuse(self.lease_s <= 0, "lease_s must be above 0")
         _refuse(
             0 < self.hold_patience_s < self.lease_s,

@@ -54,6 +54,8 @@ class LighthouseOptions:
     """...or so many seconds after the first hello."""
     contributors: int = 0
     """Groups beyond so many are spares; 0 makes every group a contributor."""
+    allowed_groups: str = ""
+    """Counts of contributing groups that are allowed, as in 1,2,4; what is surplus is a spare. Empty allows any."""
     lease_s: float = 2.0
     """Seconds of silence after which a group is lost."""
     hold_patience_s: float = 600.0
@@ -100,6 +102,7 @@ class LighthouseOptions:
             groups_wanted=max(self.groups_wanted, self.min_groups),
             join_wait_s=self.join_wait_s,
             contributors_wanted=self.contributors,
+            allowed_groups=counts(self.allowed_groups),
             lease_s=self.lease_s,
             hold_patience_s=self.hold_patience_s,
             cold_start_after_s=self.cold_start_after_s,
@@ -112,6 +115,14 @@ class LighthouseOptions:
             donors=self.donors,
             restart_limit=self.restart_limit,
         )
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """The counts in a text like "1,2,4", in order, each once. Raises ValueError if it is none."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"allowed_groups is {text!r}: give counts from 1, separated by commas, as in 1,2,4")
+    return tuple(sorted({int(part) for part in parts}))
 
 
 async def run_lighthouse(options: LighthouseOptions, core: Core | None = None) -> int:
