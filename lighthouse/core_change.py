@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse import core_keep
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -241,6 +242,9 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         newest=standing.version,
     )
     state = tell(settled(state), "formed", change.reason, "", members=" ".join(m.name for m in roster))
+    for group in standing.behind:
+        state = tell(state, "level", "by one entry", group.name)
+    state = core_keep.keep(state, tuple(before.values()), gen, standing.on)
     return _send_bases(state, gen, before, standing)
 
 
