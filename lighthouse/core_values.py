@@ -51,7 +51,8 @@ class RunConfig(Value, frozen=True):
     allowed_groups: only so many groups contribute at a time, the others are spares; empty means any number
     lease_s: a group not heard of for so long is lost
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
-    cold_start_after_s: a cold start is made by itself after so long; 0 means only by an operator
+    cold_start_after_s: a cold start is made by itself after so long, from trained weights only; 0 means only by an
+      operator
     skip_poison: a slot set aside is committed without, instead of holding the run
     stall_factor, stall_floor_s, warmup_s: members behind the furthest mark are evicted when no step was committed for
       `stall_factor` times the last step's seconds, never before `stall_floor_s`, nor before the first step `warmup_s`
@@ -191,7 +192,16 @@ class Tick(Message, frozen=True):
     late_s: float = 0.0
 
 
-Event = Started | SaidHello | Said | StreamEnded | Tick
+class ColdStartAsked(Message, frozen=True):
+    """A person wants the run, which holds, to go on from what is here, whatever else may be at work or in the history.
+
+    Without such a hold it changes nothing.
+    """
+
+    by: str = "an operator"
+
+
+Event = Started | SaidHello | Said | StreamEnded | Tick | ColdStartAsked
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------

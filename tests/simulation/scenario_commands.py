@@ -289,6 +289,11 @@ def _(stage: Stage, seconds: str) -> None:
     stage.beacons[0].pause(float(seconds))
 
 
+@act("an operator asks for a cold start")
+def _(stage: Stage) -> None:
+    stage.beacons[-1].cold_start()
+
+
 @act("the store is lost")
 def _(stage: Stage) -> None:
     stage.store = Store(stage.spec.terms)
