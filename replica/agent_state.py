@@ -203,6 +203,7 @@ class Staging(Value, frozen=True):
     heal: int
     donors: int
     now: bool
+    entries: bool = False
     told: bool = False
     staged: bool = False
 
@@ -268,6 +269,11 @@ def live(state: AgentState) -> bool:
     """Whether a step is in work that this group may still commit. A generation that failed here is abandoned too."""
     seat = state.seat
     return seat.work is not None and seat.generation >= state.floor and state.ending is None and attached(state)
+
+
+def well(state: AgentState) -> bool:
+    """Whether the group commits steps and has no heal on its hands, its own or another's."""
+    return live(state) and state.life.commits > 0 and not state.stagings
 
 
 def welcomed(state: AgentState) -> bool:

@@ -45,6 +45,7 @@ _UNIT = {
     "lighthouse/core": ("unit/test_lighthouse_core*.py",),
     "lighthouse/history": ("unit/test_history.py",),
     "lighthouse/deal": ("unit/test_deal.py",),
+    "lighthouse/batch": ("unit/test_batch.py", "unit/test_roster.py"),
     "replica/agent_": ("unit/test_agent_*.py",),
     "replica/roster": ("unit/test_roster.py",),
     "replica/rollcall": ("unit/test_rollcall.py",),

@@ -262,14 +262,9 @@ def _(stage: Stage, name: str) -> None:
 # ---- the lighthouse ------------------------------------------------------------------------------------------------
 
 
-@act("the lighthouse crashes")
-def _(stage: Stage) -> None:
-    stage.beacons[-1].crash()
-
-
-@act("the lighthouse crashes and stays down")
-def _(stage: Stage) -> None:
-    stage.supervised = False
+@act("the lighthouse crashes( and stays down)?")
+def _(stage: Stage, stays: str | None) -> None:
+    stage.supervised = stage.supervised and not stays
     stage.beacons[-1].crash()
 
 
