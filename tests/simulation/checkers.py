@@ -237,6 +237,8 @@ class Watch(Notes):
             self.note(f"base of {number} is {version}{' (reported)' if effect.reported else ''}")
             if self.bases.setdefault(number, version) != version:
                 self.broken(f"generation {number} has bases {version} and {self.bases[number]}")
+            if self.cursor_of.get(version, effect.cursor) != effect.cursor:
+                self.broken(f"the base of {number} is at slot {effect.cursor}, {version} at {self.cursor_of[version]}")
             if self.starts.get(number, version) != version:
                 self.broken(f"the base of {number} is {version}, but it was entered from {self.starts[number]}")
 

@@ -132,8 +132,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _evidence(
         "a switch goes on from the cursor before it",
-        "version=start.version, cursor=start.cursor)\n    later",
-        "version=start.version, cursor=old.cursor)\n    later",
+        "version=start.version, cursor=start.cursor, reported=True)",
+        "version=start.version, cursor=old.cursor, reported=True)",
     ),
     _evidence("a donor keeps what nobody needs", "    state = release(state, group)\n    for gen", "    for gen"),
     _evidence(
