@@ -219,7 +219,7 @@ def _is_hopeless(state: RunState) -> bool:
 
 def _patience_until_s(state: RunState) -> float:
     """Until when somebody with live weights, a joiner say, may still be on its way back to us."""
-    return state.hold_since_s + 2 * state.config.lease_s
+    return state.hold_since_s + state.config.deadlines.last_weights_s
 
 
 def _reports_due(state: RunState, now: float) -> bool:

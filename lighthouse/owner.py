@@ -46,11 +46,9 @@ from lighthouse.values import ROOT, Beat, Hello, Up
 
 BEATS_S = 0.05
 """How long a beat may wait for others."""
-LATE_S = 0.25
-"""A wake-up later than this means that the process did not run, and that messages may be waiting outside."""
 SETTLE_S = 0.05
-"""After a late wake-up the inbox counts as drained when so long nothing came in."""
-SETTLE_LIMIT_S = 2.0
+"""After a late wake-up (`late_s`), which may mean that messages wait outside since the process did not run, the inbox
+counts as drained when so long nothing came in."""
 BACKLOG = 50_000
 """Events waiting beyond which sessions are not read for a while."""
 REST_S = 0.002
@@ -159,11 +157,11 @@ class RunOwner:
         await self._wake.wait()
         if timer is not None:
             timer.cancel()
-        if self._due is not None and self._clock() - self._due > LATE_S:
+        if self._due is not None and self._clock() - self._due > self.config.deadlines.late_s:
             await self._settle()
 
     async def _settle(self) -> None:
-        limit = self._clock() + SETTLE_LIMIT_S
+        limit = self._clock() + self.config.deadlines.settle_s
         seen = -1
         while seen != len(self._inbox) and self._clock() < limit:
             seen = len(self._inbox)

@@ -28,7 +28,7 @@ def draw_spec(chance: Random) -> Spec:
         drift=chance.choice([0.0, 0.05]),
         delay_s=chance.choice([(0.0002, 0.004), (0.001, 0.05)]),
         marks=chance.random() < 0.5,
-        stall_floor_s=chance.choice([2.0, 4.0, 10.0]),
+        stall_patience_s=chance.choice([3.0, 5.0, 10.0]),
         cold_start_after_s=chance.choice([0.0, 0.0, 0.0, 0.0, 3.0]),
     )
     least = min(spec.min_groups, spec.contributors_wanted or spec.min_groups)
