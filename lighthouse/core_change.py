@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_keep
+from lighthouse import core_cold, core_keep
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -87,10 +87,16 @@ def advance(state: RunState, now: float) -> RunState:
         state = progressed(evict(with_(state, change=change), change.number), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
+    is_cold = bool(state.cold) and standing is not None and hold in core_cold.HOLDS
+    if is_cold and standing is not None:
+        why, (hold, text) = text, _reason_of_few(state, standing)
     if standing is not None and hold is Hold.TOO_FEW and is_over(state, standing.version, _stopped(standing)):
         return finish(state, standing.version)  # nothing is left to commit, so nobody is needed for it
     if standing is None or hold is not Hold.NONE:
         return held(state, hold, text, now)
+    if is_cold:
+        words = {"base": standing.version, "by": state.cold}
+        state = tell(state, "cold_start", f"nobody waits any more for {why}", "", **words)
     return _form(state, change, standing, now)
 
 
@@ -125,7 +131,7 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = [g for g in reporters if not g.loading and state.history.contains(g.report.version)]
+    reporters = core_cold.able(state, reporters)
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
@@ -138,6 +144,13 @@ def stand(state: RunState, number: int) -> Standing | None:
         on = [g for g in on if g.digest == first.digest]
     behind = [g for g in reporters if g.report.version != newest and _can_level(state, g, newest, on)]
     return Standing(version=newest, on=tuple(on), behind=tuple(behind))
+
+
+def _is_outside(state: RunState, standing: Standing) -> bool:
+    """Whether these groups do not stand in the history: only a cold start goes on from there."""
+    if standing.version == ROOT:
+        return _is_beyond_root(state, standing)
+    return not state.history.contains(standing.version)
 
 
 def _is_beyond_root(state: RunState, standing: Standing) -> bool:
@@ -166,7 +179,7 @@ def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) 
 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
-    if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
+    if standing is None or _is_outside(state, standing):
         return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
     open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]
     if open_gens:
@@ -177,6 +190,10 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
             Hold.COLD_START,
             f"a group that has step {state.newest.step}: the others stand at {standing.version.step}",
         )
+    return _reason_of_few(state, standing)
+
+
+def _reason_of_few(state: RunState, standing: Standing) -> tuple[Hold, str]:
     count, wanted = len(standing.on) + len(standing.behind), state.config.min_groups
     if count < wanted:
         return Hold.TOO_FEW, f"more groups: {count} of min_groups {wanted} stand at step {standing.version.step}"
@@ -233,11 +250,12 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
     state = with_(
         state,
         gens=(gen,),
-        history=state.history.extended(gen.number, gen.version),
+        history=state.history.begun(gen.number, gen.version),
         change=None,
         trouble="",
         hold=Hold.NONE,
         hold_text="",
+        cold="",
         dirty=True,
         newest=standing.version,
     )

@@ -6,16 +6,13 @@ from simulation.mutation import Mutation, of
 
 _batch = of("lighthouse/batch.py")
 _change = of("lighthouse/core_change.py")
-_evidence = of("lighthouse/core_evidence.py")
 _plan = of("lighthouse/core_plan.py")
 _lighthouse = of("lighthouse/core_state.py")
 _state = of("replica/agent_state.py")
 _step = of("replica/agent_step.py")
 _agent_plan = of("replica/agent_plan.py")
-_agent_heal = of("replica/agent_heal.py")
 _session = of("replica/agent_session.py")
 _roster = of("replica/roster.py")
-_rollcall = of("replica/rollcall.py")
 
 DATA: tuple[Mutation, ...] = (
     # ---- the policy
@@ -28,21 +25,11 @@ DATA: tuple[Mutation, ...] = (
     _batch("one contributor too many stays", "if over > 0 and", "if over > 1 and"),
     _batch("the first are demoted", "    for member in reversed(roster):", "    for member in roster:"),
     _batch(
-        "newcomers contribute unseen",
-        "if free > 0 and member.role is Role.SPARE:",
-        "if free > 0 and member.role is not Role.CONTRIBUTOR:",
-    ),
-    _batch(
         "a place is free for somebody who may not take it",
         "free = contributors_of(len(roles) - roles.count(Role.NEWCOMER), wanted",
         "free = contributors_of(len(roles), wanted",
     ),
     # ---- the lighthouse
-    _change(
-        "the cursor of whoever comes first",
-        "cursor = _lead(standing).report.cursor",
-        "cursor = standing.on[0].report.cursor",
-    ),
     _change(
         "the size of whoever comes first",
         "return max(standing.on, key=lambda g: (g.report.step_slots > 0, g.report.generation))",
@@ -66,9 +53,6 @@ DATA: tuple[Mutation, ...] = (
         "a change counts against the patience",
         "progress_s=state.progress_s + now - change.since_s",
         "progress_s=state.progress_s",
-    ),
-    _evidence(
-        "a switch has the cursor of the base before", "cursor=start.cursor, reported", "cursor=old.cursor, reported"
     ),
     _plan(
         "a plan has too many contributors",
@@ -107,10 +91,5 @@ DATA: tuple[Mutation, ...] = (
     ),
     _session("the size is not reported", "step_slots=stand.step_slots if stand.usable else 0", "step_slots=0"),
     # ---- rosters and roll calls
-    _roster(
-        "a differing digest is promoted",
-        "if member.role is Role.NEWCOMER and place not in mismatched",
-        "if member.role is Role.NEWCOMER",
-    ),
     _roster("nobody is promoted", "    after = filled(after, contributors_wanted, allowed)\n", ""),
 )

@@ -13,6 +13,7 @@ _session = of("replica/agent_session.py")
 _core = of("replica/agent_core.py")
 _roster = of("replica/roster.py")
 _rollcall = of("replica/rollcall.py")
+_batch = of("lighthouse/batch.py")
 _work = of("replica/work.py")
 
 REPLICA: tuple[Mutation, ...] = (
@@ -138,6 +139,16 @@ REPLICA: tuple[Mutation, ...] = (
     ),
     _core("an earlier session is heard", "current = event.session == state.session.number", "current = True"),
     # ---- rosters, roll calls, books
+    _roster(
+        "a differing digest is promoted",
+        "if member.role is Role.NEWCOMER and place not in mismatched\n",
+        "if member.role is Role.NEWCOMER\n",
+    ),
+    _batch(
+        "newcomers contribute unseen",
+        "if free > 0 and member.role is Role.SPARE:",
+        "if free > 0 and member.role is not Role.CONTRIBUTOR:",
+    ),
     _roster(
         "another incarnation has the place", "return place if member.incarnation == incarnation else -1", "return place"
     ),
