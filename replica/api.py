@@ -173,7 +173,7 @@ class Replica:
     max_grad_norm: for the default apply; None does not clip
     bucket_bytes: gradients are reduced in pieces of about this size; overlap: while backward still runs
     process_group: over the shards; None is torch.distributed's default group
-    backend, open_timeout_s: of communicators between groups
+    backend: of communicators between groups
     heal_log_bytes: memory for steps that a joiner has yet to fetch; one that needs more starts over from a newer
     snapshot. None: eight steps' gradients of this shard, at least 64 MiB
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
@@ -208,7 +208,6 @@ class Replica:
         overlap: bool = True,
         process_group: dist.ProcessGroup | None = None,
         backend: str = "gloo",
-        open_timeout_s: float = 60.0,
         heal_log_bytes: int | None = None,
         environment: RankEnvironment | None = None,
         observer: Observer | None = None,
@@ -229,7 +228,6 @@ class Replica:
             bucket_bytes=bucket_bytes,
             overlap=overlap,
             backend=backend,
-            open_timeout_s=open_timeout_s,
             heal_log_bytes=heal_log_bytes,
         )
         self._assembly: Assembly = assemble(

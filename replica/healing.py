@@ -18,11 +18,26 @@ from lighthouse.values import EntryName, Version
 from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
+from replica.patience import InForce
 from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import Cancel, FellBehind, TransferFailed, fetch_entry, load_snapshot
+from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
-from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Moved, RankUp, StageFor, UpToDate
+from replica.values import (
+    Fetch,
+    FetchFailed,
+    Held,
+    Load,
+    Loaded,
+    LoadFailed,
+    Moved,
+    Quit,
+    RankDown,
+    RankUp,
+    StageFor,
+    UpToDate,
+)
 
 _ASK_AGAIN_S = 1.0
 _TELL_EVERY_S = 0.5
@@ -87,6 +102,7 @@ class Healing:
         shard_rank: int,
         like: Sequence[torch.Tensor],
         log_bytes: int,
+        in_force: InForce,
         say: Callable[[RankUp], None],
     ) -> None:
         self._state = state
@@ -97,6 +113,7 @@ class Healing:
         self._shard_rank = shard_rank
         self._like = like
         self._log_bytes = log_bytes
+        self._in_force = in_force
         self._say = say
         self._changed = threading.Condition()
         self._turn = 0
@@ -151,12 +168,15 @@ class Healing:
         self.settle()
         teller = _Teller(command, self._shard_rank, self._say, each)
         try:
+            deadlines = self._in_force.now
             loaded = load_snapshot(
                 self._addresses(command),
                 command.heal,
                 self._state,
                 self._token,
                 progress=teller.moved,
+                wait_s=deadlines.staging_s,
+                limits=TransferLimits.of(deadlines),
                 lock=socket_lock(),
                 cancel=cancel,
             )
@@ -171,6 +191,16 @@ class Healing:
             bytes=loaded.bytes,
             seconds=loaded.seconds,
         )
+
+    def at_once(self, command: RankDown) -> bool:
+        """What cannot wait for the training thread, on the thread that reads commands; True: it need not hear of it."""
+        if isinstance(command, Fetch):
+            self.fetch(command)
+        elif isinstance(command, Load):
+            self.supersede(command.heal)
+        elif isinstance(command, Quit):
+            self.supersede(1 << 62)
+        return isinstance(command, Fetch)
 
     def supersede(self, heal: int) -> None:
         """A load of an older heal is over, though its sources may not know yet. Any thread."""
@@ -245,6 +275,7 @@ class Healing:
                     self._like,
                     heal=command.heal,
                     shy=self._shy,
+                    limits=TransferLimits.of(self._in_force.now),
                     lock=socket_lock(),
                 )
             except (TransferFailed, ValueError) as failure:

@@ -87,7 +87,7 @@ def test_a_donor_is_drained(cluster: Make, undisturbed: Reference) -> None:
 
 def test_a_donor_stands_still(cluster: Make, undisturbed: Reference) -> None:
     """Its host is lost to the run after the stall patience; the joiner has what it held from the others."""
-    run = running(cluster, "--stall-floor-s", "4")
+    run = running(cluster, "--stall-patience-s", "4")
     wait = stuck(run)
     pid = run.rank_pids("g0")[0]
     run.kill_rank("g0", number=signal.SIGSTOP)

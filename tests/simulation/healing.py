@@ -170,7 +170,7 @@ class Healing:
         self.held.clear()
         self.expected.clear()
         self._loading = message
-        until_s = self._world.engine.now + self._world.spec.heal_s
+        until_s = self._world.engine.now + self._world.run_config().deadlines.heal_s
         self._rank.later(rehearsal_s, self._load_from, message, until_s)
 
     def supersede(self, heal: int) -> None:

@@ -126,8 +126,8 @@ def test_entries_do_not_lead_on_from_an_unfinished_load() -> None:
 def test_a_donor_keeps_entries_without_a_snapshot_even_amid_a_step() -> None:
     script = Script().begins()
     script.based(5)
-    script.told(Stage(heal=3, joiner="c", donors=1, now=True, entries=True))
-    assert script.downs(StageFor) == [StageFor(heal=3, now=True, entries=True)]
+    script.told(Stage(heal=3, joiner="c", donors=1, place=0, now=True, entries=True))
+    assert script.downs(StageFor) == [StageFor(heal=3, now=True, place=0, donors=1, entries=True)]
     assert script.commits(heal=3).stage == ()
     script.told(Release(heal=3))
     assert script.downs(Drop) == [Drop(heal=3)]
