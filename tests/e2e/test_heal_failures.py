@@ -64,6 +64,7 @@ def test_one_of_three_donors_dies_and_the_joiner_does_not_notice(cluster: Make, 
     wait.unlink()
     run.until_contributing("j")
     assert run.lives("j") == 1 and len(heals(run)) == 1 and "heal_failed" not in run.log("j")
+    run.until_contributing("g0", 2)
     run.finish(undisturbed)
 
 
