@@ -28,6 +28,7 @@ class Group(Value, frozen=True):
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
+    way: how long it took from its start to its first contribution, for people
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
@@ -53,6 +54,7 @@ class Group(Value, frozen=True):
     heal_failures: int = 0
     retry_s: float = 0.0
     unlevelled: Version | None = None
+    way: str = ""
 
     @property
     def live(self) -> bool:

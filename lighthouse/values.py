@@ -225,7 +225,36 @@ class Goodbye(Message, frozen=True):
     reason: str
 
 
-Up = Hello | Beat | Report | Opened | Committed | Failure | Died | Drain | CaughtUp | HealFailed | Finished | Goodbye
+class Contributed(Message, frozen=True):
+    """The group contributes for the first time since its ranks were started: seconds since then, by part.
+
+    The parts are those of `replica/agent_split.py`; warm: all ranks began in standbys
+    """
+
+    warm: bool
+    start_s: float
+    import_s: float
+    build_s: float
+    transfer_s: float
+    replay_s: float
+    switch_s: float
+
+
+Up = (
+    Hello
+    | Beat
+    | Report
+    | Opened
+    | Committed
+    | Failure
+    | Died
+    | Drain
+    | CaughtUp
+    | HealFailed
+    | Finished
+    | Goodbye
+    | Contributed
+)
 
 
 # ---- lighthouse to group -------------------------------------------------------------------------------------------
