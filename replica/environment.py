@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lighthouse.deadlines import KNOBS, Knobs
+
 
 class NotARankError(Exception):
     """This process was not started by an agent, or by one of another version; the message says what is missing."""
@@ -44,6 +46,8 @@ class RankEnvironment:
     """When the rank's program began to run, in seconds of the host's monotonic clock; 0.0 if that was not told."""
     warm: bool = False
     """It began in a standby."""
+    knobs: Knobs = Knobs()
+    """What this rank's deadlines follow from, until its agent says otherwise."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.shard_rank < self.shards:
@@ -59,7 +63,7 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
         raise NotARankError(
             f"{', '.join(missing)} not set: start this program with `bellrock group … -- COMMAND`, which sets it"
         )
-    fields: dict[str, str | int] = {field: environ[name] for name, field in _TEXTS.items() if name in environ}
+    fields: dict[str, str | float] = {field: environ[name] for name, field in _TEXTS.items() if name in environ}
     for name, field in _NUMBERS.items():
         if name in environ:
             try:
@@ -68,8 +72,15 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
                 raise NotARankError(f"{name} is {environ[name]!r}: it must be a whole number") from None
     begun_s, _, how = environ.get(BEGUN_VARIABLE, "").partition(" ")
     with contextlib.suppress(ValueError):
-        return RankEnvironment(**fields, begun_s=float(begun_s), warm=how == "warm")  # type: ignore[arg-type]
-    return RankEnvironment(**fields)  # type: ignore[arg-type]
+        fields["begun_s"], fields["warm"] = float(begun_s), how == "warm"
+    return RankEnvironment(**fields, knobs=_knobs(environ.get(_DEADLINES, "")))  # type: ignore[arg-type]
+
+
+def _knobs(text: str) -> Knobs:
+    try:
+        return Knobs(**dict(zip(KNOBS, map(float, text.split()), strict=True))) if text else Knobs()
+    except ValueError as wrong:
+        raise NotARankError(f"{_DEADLINES} is {text!r}: it must be {' '.join(KNOBS)} ({wrong})") from None
 
 
 def write_environment(rank: RankEnvironment) -> dict[str, str]:
@@ -77,6 +88,7 @@ def write_environment(rank: RankEnvironment) -> dict[str, str]:
     ours = {name: str(getattr(rank, field)) for name, field in (_TEXTS | _NUMBERS).items()}
     return {
         **ours,
+        _DEADLINES: " ".join(str(getattr(rank.knobs, name)) for name in KNOBS),
         "MASTER_ADDR": rank.bind,
         "RANK": str(rank.shard_rank),
         "LOCAL_RANK": str(rank.shard_rank),
@@ -86,6 +98,7 @@ def write_environment(rank: RankEnvironment) -> dict[str, str]:
     }
 
 
+_DEADLINES = "BELLROCK_DEADLINES"
 _TEXTS = {
     "BELLROCK_AGENT": "agent",
     "BELLROCK_TOKEN_FILE": "token_file",

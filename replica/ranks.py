@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lighthouse.deadlines import DEFAULTS
 from replica import processes
 from replica.child import Child
 from replica.environment import OF_ONE_LIFE
@@ -27,8 +28,6 @@ from replica.lock import Process
 from replica.output import Output
 from replica.standby import Standbys
 
-SWEEP_S = 10.0
-"""How long processes that were sent SIGKILL may take to go before it is said that they do not."""
 _TRACEBACK = "Traceback (most recent call last):"
 
 log = logging.getLogger("replica.ranks")
@@ -53,6 +52,7 @@ class Ranks:
     mark: the kin mark that all of them carry
     environ: what the keeper inherits, which must not hold a kin mark
     standbys: where ranks begin if one is ready; they are closed with this
+    reap_s: how long processes that were sent SIGKILL may take to go before it is said that they do not
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class Ranks:
         output: Output,
         on_exit: OnExit,
         standbys: Standbys | None = None,
+        reap_s: float = DEFAULTS.reap_s,
     ) -> None:
+        self._reap_s = reap_s
         self._command = list(command)
         self._standbys = standbys
         self._mark = mark
@@ -144,7 +146,7 @@ class Ranks:
         """Waits until no rank is left, then ends what they left behind."""
         await self._empty.wait()
         spare = self._standbys.sessions if self._standbys is not None else set()
-        left = await asyncio.to_thread(processes.end_kin, self._mark, SWEEP_S, spare)
+        left = await asyncio.to_thread(processes.end_kin, self._mark, self._reap_s, spare)
         if left:
             log.warning("processes of an ended rank do not go, though they were sent SIGKILL: %s", left)
 
@@ -155,7 +157,7 @@ class Ranks:
         for life in {rank.life for rank in self._ranks.values()}:
             self.end(life)
         try:
-            await asyncio.wait_for(self.gone(), 2 * SWEEP_S)
+            await asyncio.wait_for(self.gone(), 2 * self._reap_s)
         except TimeoutError:
             log.warning("ranks do not go, though they were sent SIGKILL: the kernel still holds them")
         assert self._keeper.stdin is not None

@@ -21,6 +21,7 @@ CORE = (
     "lighthouse/values.py",
     "lighthouse/codec.py",
     "lighthouse/batch.py",
+    "lighthouse/deadlines.py",
     "lighthouse/deal.py",
     "lighthouse/history.py",
     "lighthouse/core*.py",

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from agent_script import Script, attach, closes, members, source
 
+from lighthouse.deadlines import Knobs
 from lighthouse.values import (
     ROOT,
     Abandon,
@@ -125,7 +126,7 @@ def test_a_setup_without_slots_and_steps_ends_the_agent(setup: dict[str, str]) -
 
 
 def test_ranks_that_do_not_attach_in_time_are_ended_and_counted() -> None:
-    script = Script(start_deadline_s=50.0)
+    script = Script(knobs=Knobs(connect_s=5.0))
     script.does(TookOver())
     script.rank(0, attach(0))
     assert script.waits_for(EndRanks).life == 1
@@ -351,8 +352,8 @@ def test_ranks_that_do_not_leave_are_ended() -> None:
 def test_config_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="shards is 0"):
         AgentConfig(run_id="r", name="a", host="h", shards=0)
-    with pytest.raises(ValueError, match="quit_deadline_s"):
-        AgentConfig(run_id="r", name="a", host="h", shards=1, quit_deadline_s=-1.0)
+    with pytest.raises(ValueError, match="reconnect_s"):
+        AgentConfig(run_id="r", name="a", host="h", shards=1, reconnect_s=-1.0)
     with pytest.raises(ValueError, match="name"):
         AgentConfig(run_id="r", name="", host="h", shards=1)
 
