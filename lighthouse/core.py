@@ -13,6 +13,7 @@ import msgspec
 from lighthouse import core_change, core_cold, core_heal, core_plan, core_stall
 from lighthouse.core_evidence import forget
 from lighthouse.core_hello import without_conn
+from lighthouse.core_progress import progress_text
 from lighthouse.core_record import record
 from lighthouse.core_state import (
     Gen,
@@ -24,7 +25,6 @@ from lighthouse.core_state import (
     in_grace,
     is_member,
     lease_clock,
-    progress_text,
     send,
     send_all,
     takes_part,
@@ -134,11 +134,11 @@ def _state_of(state: RunState, group: Group, roles: dict[str, str]) -> str:
 def _detail(state: RunState, group: Group) -> str:
     if group.draining or group.leaving:
         return "draining"
-    if group.caught:
+    if group.caught and not group.way:
         return "caught up"
     if group.progress is not None and group.progress.heal == group.heal:
         return progress_text(state, group.progress)
-    return f"heals from {' '.join(group.donors)}" if group.heal else ""
+    return f"heals from {' '.join(group.donors)}" if group.heal else group.way
 
 
 # ---- rules ---------------------------------------------------------------------------------------------------------

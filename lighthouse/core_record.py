@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_cold
+from lighthouse import core_cold, core_progress
 from lighthouse.core_evidence import forget, learn_start, release, take_report
 from lighthouse.core_hello import take_hello, without_conn
 from lighthouse.core_state import (
@@ -14,10 +14,8 @@ from lighthouse.core_state import (
     change_group,
     emit,
     is_member,
-    lag,
     lease_clock,
     new_gen,
-    progress_text,
     put_group,
     replace_gen,
     send,
@@ -42,6 +40,7 @@ from lighthouse.values import (
     Beat,
     CaughtUp,
     Committed,
+    Contributed,
     Died,
     Drain,
     Failure,
@@ -85,7 +84,7 @@ def record(state: RunState, event: Event, now: float) -> RunState:
 def _routine(event: Event) -> bool:
     """Whether `event` changes nothing that plans and heals depend on: so that a step costs the lighthouse little."""
     if isinstance(event, Said):
-        return isinstance(event.message, Beat | Committed | Opened | Progress)
+        return isinstance(event.message, Beat | Committed | Contributed | Opened | Progress)
     return isinstance(event, Tick)
 
 
@@ -165,13 +164,15 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
         case Goodbye():
             state = tell(state, "left", message.reason, group.name)
             return forget(state, group, True, f"{group.name} left: {message.reason}", last)
+        case Contributed():
+            return _contributed(state, group, message)
         case Drain():
             state = tell(state, "drain", "", group.name) if not group.draining else state
             return change_group(state, group, draining=True)
         case CaughtUp():
             return _caught_up(state, group, message.version)
         case Progress():
-            return _progress(state, group, message)
+            return core_progress.note(state, group, message)
         case HealFailed():
             return _heal_failed(state, group, message, now)
         case Finished():
@@ -200,21 +201,6 @@ def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     return change_group(
         state, group, caught=True, loading=False, version=version, heal_failures=0, behind=0, digest=digest
     )
-
-
-def _progress(state: RunState, group: Group, progress: Progress) -> RunState:
-    """Notes and tells how far a joiner is; once it has loaded, that first."""
-    if group.heal != progress.heal:
-        return state
-    before = group.progress
-    state = change_group(state, group, progress=progress)
-    loaded = progress.version.step >= 0
-    rate = f"{progress.rate / 1e6:.1f}"
-    if loaded and (before is None or before.heal != progress.heal or before.version.step < 0):
-        words = {"bytes": progress.bytes, "seconds": f"{progress.seconds:.3f}", "mb_per_s": rate}
-        state = tell(state, "loaded", "", group.name, **words, step=progress.version.step)
-    words = {"bytes": progress.bytes, "total": progress.total, "mb_per_s": rate, "donors": " ".join(progress.donors)}
-    return tell(state, "progress", progress_text(state, progress), group.name, **words, lag=lag(state, progress))
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:
@@ -284,6 +270,15 @@ def _cannot_catch_up(state: RunState, group: Group, times: int) -> str:
         f"it cannot catch up, and fell behind {times} times: {loads}, and the others make a step in "
         f"{state.step_s:.3f} s; give it more bandwidth, or the donors a larger log (heal_log_bytes)"
     )
+
+
+def _contributed(state: RunState, group: Group, message: Contributed) -> RunState:
+    parts = {name: getattr(message, name) for name in message.__struct_fields__ if name != "warm"}
+    words = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in parts.items())
+    text = f"{sum(parts.values()):.1f} s after its {'warm' if message.warm else 'cold'} start"
+    told = {name: f"{seconds:.3f}" for name, seconds in parts.items()}
+    state = tell(state, "contributes", text, group.name, warm="yes" if message.warm else "no", **told)
+    return change_group(state, group, way=f"contributed {text}: {words}")
 
 
 def _committed(state: RunState, group: Group, done: Committed, now: float) -> RunState:

@@ -30,6 +30,7 @@ class Group(Value, frozen=True):
     donors: of that heal: their incarnations (0: not known) by name, in the order of their stripes
     held: the change in whose hold it began, 0 none; behind: how often in a row it fell behind the donors' logs
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
+    way: how long it took from its start to its first contribution, for people
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     progress: what it told last of the heal that it is in
     """
@@ -59,6 +60,7 @@ class Group(Value, frozen=True):
     retry_s: float = 0.0
     unlevelled: Version | None = None
     progress: Progress | None = None
+    way: str = ""
 
     @property
     def moving(self) -> bool:
@@ -256,19 +258,6 @@ def _is_odd(state: RunState, group: Group) -> bool:
 def change_group(state: RunState, group: Group, **fields: object) -> RunState:
     """`state` with some fields of `group` replaced."""
     return put_group(state, msgspec.structs.replace(group, **fields))
-
-
-def lag(state: RunState, progress: Progress) -> int:
-    """Steps that a joiner is behind what was reported last; -1 while it loads."""
-    return max(0, state.newest.step - progress.version.step) if progress.version.step >= 0 else -1
-
-
-def progress_text(state: RunState, progress: Progress) -> str:
-    """How far a joiner is, in words."""
-    if progress.version.step >= 0:
-        return f"loaded {progress.bytes / 1e6:.1f} MB, {lag(state, progress)} steps behind"
-    moved = f"{progress.bytes / 1e6:.1f} of {progress.total / 1e6:.1f} MB at {progress.rate / 1e6:.1f} MB/s"
-    return f"loads {moved} from {' '.join(progress.donors)}"
 
 
 def lease_clock(state: RunState, now: float) -> float:

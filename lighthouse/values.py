@@ -214,8 +214,7 @@ class Progress(Message, frozen=True):
     """How far a joiner is, told about twice a second as long as it gets on.
 
     bytes, total: of the snapshot, verified so far and in all, over all shards; seconds: how long it has been loading
-    rate: bytes a second just now; donors: groups that chunks came from just now
-    version: what it stands on; below zero while it loads
+    rate, donors: bytes a second just now, and from whom; version: what it stands on, below zero while it loads
     """
 
     heal: int
@@ -228,10 +227,7 @@ class Progress(Message, frozen=True):
 
 
 class HealFailed(Message, frozen=True):
-    """A joiner could not load from its donors, or not follow; it wants to be told another way.
-
-    behind: it fell further behind than their logs reach; a newer snapshot may help
-    """
+    """A joiner could not load from its donors, or not follow. behind: their logs do not reach back to it any more."""
 
     heal: int
     reason: str
@@ -250,6 +246,21 @@ class Goodbye(Message, frozen=True):
     reason: str
 
 
+class Contributed(Message, frozen=True):
+    """The group contributes for the first time since its ranks were started: seconds since then, by part.
+
+    The parts are those of `replica/agent_split.py`; warm: all ranks began in standbys
+    """
+
+    warm: bool
+    start_s: float
+    import_s: float
+    build_s: float
+    transfer_s: float
+    replay_s: float
+    switch_s: float
+
+
 Up = (
     Hello
     | Beat
@@ -264,6 +275,7 @@ Up = (
     | HealFailed
     | Finished
     | Goodbye
+    | Contributed
 )
 
 

@@ -93,7 +93,7 @@ def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effe
     state = put(
         ledgered(state, _line(merged, stand.answers, stand.cursor)),
         stand=_moved(stand, merged),
-        life=put(state.life, commits=state.life.commits + 1),
+        life=put(state.life, commits=state.life.commits + 1, contributes=state.life.contributes or bool(stand.answers)),
     )
     state = promoted(state, merged)
     new = grown(seat.roster, state.seat.roster)

@@ -37,6 +37,7 @@ CORE = (
     "replica/agent_plan.py",
     "replica/agent_progress.py",
     "replica/agent_session.py",
+    "replica/agent_split.py",
     "replica/agent_state.py",
     "replica/agent_step.py",
     "replica/agent_values.py",

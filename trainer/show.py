@@ -31,6 +31,7 @@ STYLES = {
     "progress": "yellow",
     "loaded": "yellow",
     "caught_up": "yellow",
+    "contributes": "bold green",
     "hold": "magenta",
     "finished": "bold green",
 }
