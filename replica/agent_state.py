@@ -200,9 +200,9 @@ class Level(Value, frozen=True):
 class Joining(Value, frozen=True):
     """A heal of this group.
 
-    up_to_date: by shard_rank, the version that its source had nothing newer than
+    up_to_date, moved: by shard_rank, the version that its sources had nothing newer than, and how much it has loaded
     told_in: session in which the lighthouse was told that it has caught up, or that it failed
-    moved: by shard_rank, how much has been loaded; progress: told last, the next time at `progress_at` or later
+    progress: told last, the next time at `progress_at` or later
     """
 
     heal: int
@@ -366,11 +366,8 @@ def abandoned(state: AgentState, number: int) -> AgentState:
 def failed(state: AgentState, number: int, reason: str, named: tuple[str, ...] = ()) -> AgentState:
     """With generation `number` given up here: it is abandoned, and the lighthouse is to be told."""
     state = noted(state, "generation_failed", generation=shown(state, number), reason=reason)
-    state = put(
-        abandoned(state, number + 1),
-        failures=(*state.failures, Failure(number=number, reason=reason, named=named)),
-        report_due=True,
-    )
+    failures = (*state.failures, Failure(number=number, reason=reason, named=named))
+    state = put(abandoned(state, number + 1), failures=failures, report_due=True)
     return put(state, seat=put(state.seat, failed=reason))
 
 
