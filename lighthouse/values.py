@@ -225,7 +225,28 @@ class Goodbye(Message, frozen=True):
     reason: str
 
 
-Up = Hello | Beat | Report | Opened | Committed | Failure | Died | Drain | CaughtUp | HealFailed | Finished | Goodbye
+class Probed(Message, frozen=True):
+    """Answer to `Probe(number)`: whose ranks were not reached."""
+
+    number: int
+    unreached: tuple[str, ...] = ()
+
+
+Up = (
+    Hello
+    | Beat
+    | Report
+    | Opened
+    | Committed
+    | Failure
+    | Died
+    | Drain
+    | CaughtUp
+    | HealFailed
+    | Finished
+    | Goodbye
+    | Probed
+)
 
 
 # ---- lighthouse to group -------------------------------------------------------------------------------------------
@@ -340,4 +361,11 @@ class Holding(Message, frozen=True):
     reason: str
 
 
-Down = Welcome | Refused | Fenced | Abandon | Base | Prepare | Ready | Stage | Heal | Release | Leave | Holding
+class Probe(Message, frozen=True):
+    """Try whether the ranks of these groups can be reached, for change `number`; answered by Probed soon."""
+
+    number: int
+    targets: tuple[Source, ...] = ()
+
+
+Down = Welcome | Refused | Fenced | Abandon | Base | Prepare | Ready | Stage | Heal | Release | Leave | Holding | Probe

@@ -21,6 +21,8 @@ from lighthouse.values import (
     Failure,
     Leave,
     Member,
+    Probe,
+    Probed,
     RosterChange,
     Source,
     Start,
@@ -213,6 +215,7 @@ class AgentState(Value, frozen=True):
 
     held: by shard_rank, the entry from `stand.version` that lies verified in its memory; fetching: what ranks were told
     finished: the farewell completed at this version; finish_heard: the lighthouse has answered to that
+    probe, probed: whether peers are reached, asked and not tried yet; tried and not told yet
     failures: not told to the lighthouse yet; notes: ledger lines and log events not given out yet
     """
 
@@ -244,6 +247,8 @@ class AgentState(Value, frozen=True):
     finished: Version | None = None
     finish_heard: bool = False
     ending: Ending | None = None
+    probe: Probe | None = None
+    probed: Probed | None = None
     notes: tuple[Ledger | Say, ...] = ()
 
 

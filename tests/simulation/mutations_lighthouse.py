@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutation import Mutation, of
 
 _core = of("lighthouse/core.py")
+_apart = of("lighthouse/core_apart.py")
 _change = of("lighthouse/core_change.py")
 _evidence = of("lighthouse/core_evidence.py")
 _heal = of("lighthouse/core_heal.py")
@@ -253,6 +254,16 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "    if any(keeping.heal == group.heal",
         "    if not any(keeping.heal != 0",
     ),
+    # ---- who does not reach whom
+    _apart("the one that most reach is put out", "name = max(lacks,", "name = min(lacks,"),
+    _apart("only who complains is blamed", "                    lacks[other].add(group.name)\n", ""),
+    _apart("answers of older changes count", "group.tried == state.change.number:", "group.tried:"),
+    _apart("answers are not waited for", "and change.stalled and group.tried < change.number", "and group.tried < 0"),
+    _apart("everybody lacks whoever was put out", "            others.discard(name)\n", "            pass\n"),
+    _change("who is apart is taken back at once", "not (g.loading or g.apart)", "not g.loading"),
+    _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
+    _apart("a joiner that is put out stays caught up", "apart=True, caught=False,", "apart=True,"),
+    _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),
     # ---- history and deals
     _history(
         "a version of the base's step",
