@@ -111,6 +111,8 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
     welcome = Welcome(
         incarnation=incarnation,
         lease_s=state.config.lease_s,
+        stall_patience_s=state.config.stall_patience_s,
+        connect_s=state.config.connect_s,
         contributors_wanted=state.config.contributors_wanted,
         allowed_groups=state.config.allowed_groups,
         first_number=state.first_number,

@@ -253,8 +253,10 @@ Up = (
 
 
 class Welcome(Message, frozen=True):
-    """Answer to Hello: the group's incarnation, the lease it has to renew, and whether it must wait to be healed.
+    """Answer to Hello: the group's incarnation, and whether it must wait to be healed.
 
+    lease_s, stall_patience_s, connect_s: the run's deadlines, from which all others follow (`lighthouse/deadlines.py`);
+    the lease is to be renewed
     contributors_wanted, allowed_groups: how many members contribute, as `lighthouse.batch.contributors_of` has it
     """
 
@@ -264,6 +266,8 @@ class Welcome(Message, frozen=True):
     first_number: int
     join: bool
     allowed_groups: tuple[int, ...] = ()
+    stall_patience_s: float = 60.0
+    connect_s: float = 60.0
 
 
 class Refused(Message, frozen=True):

@@ -16,9 +16,11 @@ from lighthouse.values import EntryName, Version
 from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
+from replica.patience import InForce
 from replica.snapshot import Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import TransferFailed, fetch_entry, load_snapshot
+from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
 from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, RankUp, UpToDate
 
@@ -44,6 +46,7 @@ class Healing:
         shard_rank: int,
         like: Sequence[torch.Tensor],
         log_bytes: int,
+        in_force: InForce,
         say: Callable[[RankUp], None],
     ) -> None:
         self._state = state
@@ -54,6 +57,7 @@ class Healing:
         self._shard_rank = shard_rank
         self._like = like
         self._log_bytes = log_bytes
+        self._in_force = in_force
         self._say = say
         self._changed = threading.Condition()
         self._turn = 0
@@ -93,7 +97,16 @@ class Healing:
             self._held.clear()
         self.settle()
         try:
-            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock())
+            deadlines = self._in_force.now
+            loaded = load_snapshot(
+                self._addresses(command),
+                command.heal,
+                self._state,
+                self._token,
+                wait_s=deadlines.staging_s,
+                limits=TransferLimits.of(deadlines),
+                lock=socket_lock(),
+            )
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
         self._log.stand_on(loaded.version)
@@ -155,6 +168,7 @@ class Healing:
                     wait_s,
                     self._like,
                     heal=command.heal,
+                    limits=TransferLimits.of(self._in_force.now),
                     lock=socket_lock(),
                 )
             except (TransferFailed, ValueError) as failure:

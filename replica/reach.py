@@ -6,17 +6,25 @@ soon this process came to look: it may be slow.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lighthouse.values import Source
+from replica.agent_values import PeersTried, TryPeers
 from replica.rendezvous import split_address
 
 TRY_S = 2.0
 """How long a connection may take: long enough for its first packet to be sent a second time."""
+
+
+async def try_peers(effect: TryPeers, then: Callable[[PeersTried], None]) -> None:
+    """Carries the effect out beside the loop."""
+    names = await asyncio.to_thread(unreached, effect.targets)
+    then(PeersTried(number=effect.number, unreached=names))
 
 
 def unreached(targets: Sequence[Source], timeout_s: float = TRY_S) -> tuple[str, ...]:

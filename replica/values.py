@@ -272,4 +272,12 @@ class Drop(Message, frozen=True):
     heal: int
 
 
-RankDown = Go | Commit | Apply | Quit | Abandoned | Open | ReadyFor | Fetch | Load | StageFor | Drop
+class Patience(Message, frozen=True):
+    """The run's deadlines, if they are not those that this rank was started with; all others follow from them."""
+
+    lease_s: float
+    stall_patience_s: float
+    connect_s: float
+
+
+RankDown = Go | Commit | Apply | Quit | Abandoned | Open | ReadyFor | Fetch | Load | StageFor | Drop | Patience

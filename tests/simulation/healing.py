@@ -146,7 +146,9 @@ class Healing:
         """Loads a snapshot, after a rehearsal: the rank is told `Loaded` or `LoadFailed`."""
         self._turn += 1
         self.held.clear()
-        self._rank.later(rehearsal_s, self._load_from, message, self._world.engine.now + self._world.spec.heal_s)
+        self._rank.later(
+            rehearsal_s, self._load_from, message, self._world.engine.now + self._world.run_config().deadlines.heal_s
+        )
 
     def _load_from(self, message: Load, deadline_s: float) -> None:
         rank, now = self._rank, self._world.engine.now

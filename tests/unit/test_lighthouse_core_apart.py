@@ -16,7 +16,7 @@ WAITS = 1_000_000
 
 def stalled(*names: str, marks: dict[str, int] | None = None, **config: object) -> Script:
     """These form, commit a step, and then none for the patience; all have reported, with these marks."""
-    script = Script(**{"groups_wanted": len(names), "stall_floor_s": 5.0, "lease_s": 2.0, **config})
+    script = Script(**{"groups_wanted": len(names), "stall_patience_s": 12.0, "lease_s": 2.0, **config})
     script.forms(*names)
     script.commits(1, *names)
     while not script.told("abandon")[1:]:
