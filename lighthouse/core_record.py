@@ -40,6 +40,7 @@ from lighthouse.values import (
     Beat,
     CaughtUp,
     Committed,
+    Contributed,
     Died,
     Drain,
     Failure,
@@ -80,7 +81,7 @@ def record(state: RunState, event: Event, now: float) -> RunState:
 def _routine(event: Event) -> bool:
     """Whether `event` changes nothing that plans and heals depend on: so that a step costs the lighthouse little."""
     if isinstance(event, Said):
-        return isinstance(event.message, Beat | Committed | Opened)
+        return isinstance(event.message, Beat | Committed | Contributed | Opened)
     return isinstance(event, Tick)
 
 
@@ -165,6 +166,8 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
         case Goodbye():
             state = tell(state, "left", message.reason, group.name)
             return forget(state, group, True, f"{group.name} left: {message.reason}", last)
+        case Contributed():
+            return _contributed(state, group, message)
         case Drain():
             state = tell(state, "drain", "", group.name) if not group.draining else state
             return change_group(state, group, draining=True)
@@ -253,6 +256,15 @@ def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) 
     if is_member(state.current, group):  # the others wait for it in a generation that it cannot enter
         state = with_(state, trouble=state.trouble or f"{group.name} cannot enter: {failed.reason}")
     return change_group(state, group, heal=0, heal_failures=failures, retry_s=now + wait_s, caught=False)
+
+
+def _contributed(state: RunState, group: Group, message: Contributed) -> RunState:
+    parts = {name: getattr(message, name) for name in message.__struct_fields__ if name != "warm"}
+    words = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in parts.items())
+    text = f"{sum(parts.values()):.1f} s after its {'warm' if message.warm else 'cold'} start"
+    told = {name: f"{seconds:.3f}" for name, seconds in parts.items()}
+    state = tell(state, "contributes", text, group.name, warm="yes" if message.warm else "no", **told)
+    return change_group(state, group, way=f"contributed {text}: {words}")
 
 
 def _committed(state: RunState, group: Group, done: Committed, now: float) -> RunState:

@@ -30,6 +30,7 @@ class Group(Value, frozen=True):
     tried, unreached: the last change for which it has tried its peers, and those that it did not reach
     apart: other members and it do not reach each other, so it is in no generation until it has caught up as a joiner
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
+    way: how long it took from its start to its first contribution, for people
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
@@ -58,6 +59,7 @@ class Group(Value, frozen=True):
     tried: int = 0
     unreached: tuple[str, ...] = ()
     apart: bool = False
+    way: str = ""
 
     @property
     def live(self) -> bool:

@@ -232,6 +232,21 @@ class Probed(Message, frozen=True):
     unreached: tuple[str, ...] = ()
 
 
+class Contributed(Message, frozen=True):
+    """The group contributes for the first time since its ranks were started: seconds since then, by part.
+
+    The parts are those of `replica/agent_split.py`; warm: all ranks began in standbys
+    """
+
+    warm: bool
+    start_s: float
+    import_s: float
+    build_s: float
+    transfer_s: float
+    replay_s: float
+    switch_s: float
+
+
 Up = (
     Hello
     | Beat
@@ -246,6 +261,7 @@ Up = (
     | Finished
     | Goodbye
     | Probed
+    | Contributed
 )
 
 

@@ -351,8 +351,26 @@ class Probed(_message.Message):
     unreached: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, number: _Optional[int] = ..., unreached: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Contributed(_message.Message):
+    __slots__ = ("warm", "start_s", "import_s", "build_s", "transfer_s", "replay_s", "switch_s")
+    WARM_FIELD_NUMBER: _ClassVar[int]
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    IMPORT_S_FIELD_NUMBER: _ClassVar[int]
+    BUILD_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_S_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_S_FIELD_NUMBER: _ClassVar[int]
+    warm: bool
+    start_s: float
+    import_s: float
+    build_s: float
+    transfer_s: float
+    replay_s: float
+    switch_s: float
+    def __init__(self, warm: _Optional[bool] = ..., start_s: _Optional[float] = ..., import_s: _Optional[float] = ..., build_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., replay_s: _Optional[float] = ..., switch_s: _Optional[float] = ...) -> None: ...
+
 class GroupMessage(_message.Message):
-    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "probed")
+    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "probed", "contributed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -366,6 +384,7 @@ class GroupMessage(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     PROBED_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: Beat
     report: Report
@@ -379,7 +398,8 @@ class GroupMessage(_message.Message):
     finished: Finished
     goodbye: Goodbye
     probed: Probed
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., probed: _Optional[_Union[Probed, _Mapping]] = ...) -> None: ...
+    contributed: Contributed
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., probed: _Optional[_Union[Probed, _Mapping]] = ..., contributed: _Optional[_Union[Contributed, _Mapping]] = ...) -> None: ...
 
 class LighthouseMessage(_message.Message):
     __slots__ = ("welcome", "refused", "fenced", "abandon", "base", "prepare", "ready", "stage", "heal", "release", "leave", "holding", "probe")

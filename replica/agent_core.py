@@ -25,7 +25,7 @@ from lighthouse.values import (
     Stage,
     Welcome,
 )
-from replica import agent_heal, agent_life, agent_plan, agent_session, agent_step
+from replica import agent_heal, agent_life, agent_plan, agent_session, agent_split, agent_step
 from replica.agent_state import (
     AgentState,
     JoinPhase,
@@ -183,6 +183,7 @@ _RULES: tuple[Rule, ...] = (
     agent_session.connect,
     agent_session.greet,
     agent_session.tell,
+    agent_split.note,
     _give_notes,
 )
 """In this order: what was abandoned is said to ranks before any verdict, and reports go out after all verdicts."""

@@ -76,10 +76,21 @@ class Cause(Value, frozen=True):
     misused: bool = False
 
 
+class Moments(Value, frozen=True):
+    """When the ranks of a life were how far, in seconds of the clock; 0.0: they are not."""
+
+    attached: float = 0.0
+    loaded: float = 0.0
+    caught_up: float = 0.0
+    contributed: float = 0.0
+    told: bool = False
+
+
 class Life(Value, frozen=True):
     """One start of the ranks. Tuples are by shard_rank.
 
     hands: slot in hand, counted in the run's order, -1 if none; marks: progress in the step in work
+    contributes: a step with slots of its own was committed
     last_key, alike, resume_at: the last life's failure, how often in a row, and when ranks may be started again
     knobs: what its ranks take their deadlines from
     """
@@ -92,6 +103,8 @@ class Life(Value, frozen=True):
     hands: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
     commits: int = 0
+    contributes: bool = False
+    moments: Moments = Moments()
     cause: Cause | None = None
     last_key: str = ""
     alike: int = 0
