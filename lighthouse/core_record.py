@@ -49,6 +49,7 @@ from lighthouse.values import (
     HealFailed,
     Leave,
     Opened,
+    Probed,
     Progress,
     Report,
     Up,
@@ -142,12 +143,17 @@ def _from_lost(state: RunState, said: Said) -> RunState:
     return finish(state, said.message.version) if member and isinstance(said.message, Finished) else state
 
 
+APART_TRIES = 6
+"""So often, a little later each time, a group that is apart may try to come back by entries: about a minute."""
+
 _FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
 
 
 def _message(state: RunState, group: Group, message: Up, now: float, late: bool = False) -> RunState:
     last = None if late else group.version
     match message:
+        case Probed():
+            return change_group(state, group, tried=message.number, unreached=message.unreached)
         case Beat():
             return _beat(state, group, message.version, now)
         case Report():
@@ -198,9 +204,8 @@ def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     donors = (state.groups.get(name) for name in group.donors)
     # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
     digest = next((d.digest for d in donors if d is not None and d.version == version), -group.incarnation)
-    return change_group(
-        state, group, caught=True, loading=False, version=version, heal_failures=0, behind=0, digest=digest
-    )
+    fields = {"version": version, "digest": digest, "heal_failures": 0, "behind": 0}
+    return change_group(state, group, caught=True, loading=False, apart=False, **fields)
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:
@@ -256,7 +261,11 @@ def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) 
     state = tell(state, "heal_failed", reason, group.name, failures=failures, held_off_s=f"{wait_s:g}")
     if is_member(state.current, group):  # the others wait for it in a generation that it cannot enter
         state = with_(state, trouble=state.trouble or f"{group.name} cannot enter: {failed.reason}")
-    return release(state, group, heal_failures=failures, behind=behind, retry_s=now + wait_s, caught=False)
+    fields = {"heal_failures": failures, "behind": behind, "retry_s": now + wait_s, "caught": False}
+    # Who is apart cannot have got there: that says nothing of what is kept for it.
+    if group.apart and failures <= APART_TRIES and any(k.heal == group.heal for k in state.kept):
+        return change_group(state, group, heal=0, donors={}, progress=None, **fields)
+    return release(state, group, **fields)
 
 
 def _cannot_catch_up(state: RunState, group: Group, times: int) -> str:

@@ -29,6 +29,8 @@ class Group(Value, frozen=True):
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
     donors: of that heal: their incarnations (0: not known) by name, in the order of their stripes
     held: the change in whose hold it began, 0 none; behind: how often in a row it fell behind the donors' logs
+    tried, unreached: the last change for which it has tried its peers, and those that it did not reach
+    apart: other members and it do not reach each other, so it is in no generation until it has caught up as a joiner
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
     way: how long it took from its start to its first contribution, for people
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
@@ -60,6 +62,9 @@ class Group(Value, frozen=True):
     retry_s: float = 0.0
     unlevelled: Version | None = None
     progress: Progress | None = None
+    tried: int = 0
+    unreached: tuple[str, ...] = ()
+    apart: bool = False
     way: str = ""
 
     @property
@@ -108,6 +113,7 @@ class Change(Value, frozen=True):
     may have changed it since. Each is about one group, so while they are fewer, somebody is still awaited: a change of
     N members looks at all of them a few times only, not at every report.
     stalled: the generation at work made no progress, so those that others wait for are to be evicted
+    probed: its members were asked whether they reach each other
     """
 
     number: int
@@ -119,6 +125,7 @@ class Change(Value, frozen=True):
     awaited: int = 0
     heard: int = 0
     stalled: bool = False
+    probed: bool = False
 
 
 class Plan(Value, frozen=True):

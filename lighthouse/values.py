@@ -246,6 +246,13 @@ class Goodbye(Message, frozen=True):
     reason: str
 
 
+class Probed(Message, frozen=True):
+    """Answer to `Probe(number)`: whose ranks were not reached."""
+
+    number: int
+    unreached: tuple[str, ...] = ()
+
+
 class Contributed(Message, frozen=True):
     """The group contributes for the first time since its ranks were started: seconds since then, by part.
 
@@ -261,22 +268,9 @@ class Contributed(Message, frozen=True):
     switch_s: float
 
 
-Up = (
-    Hello
-    | Beat
-    | Report
-    | Opened
-    | Committed
-    | Failure
-    | Died
-    | Drain
-    | CaughtUp
-    | Progress
-    | HealFailed
-    | Finished
-    | Goodbye
-    | Contributed
-)
+_Joining = CaughtUp | Progress | HealFailed | Contributed
+_Ending = Died | Drain | Finished | Goodbye
+Up = Hello | Beat | Report | Opened | Committed | Failure | Probed | _Joining | _Ending
 
 
 # ---- lighthouse to group -------------------------------------------------------------------------------------------
@@ -397,4 +391,11 @@ class Holding(Message, frozen=True):
     reason: str
 
 
-Down = Welcome | Refused | Fenced | Abandon | Base | Prepare | Ready | Stage | Heal | Release | Leave | Holding
+class Probe(Message, frozen=True):
+    """Try whether the ranks of these groups can be reached, for change `number`; answered by Probed soon."""
+
+    number: int
+    targets: tuple[Source, ...] = ()
+
+
+Down = Welcome | Refused | Fenced | Abandon | Base | Prepare | Ready | Stage | Heal | Release | Leave | Holding | Probe

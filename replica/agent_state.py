@@ -22,6 +22,8 @@ from lighthouse.values import (
     Failure,
     Leave,
     Member,
+    Probe,
+    Probed,
     Progress,
     RosterChange,
     Source,
@@ -31,7 +33,7 @@ from lighthouse.values import (
     Welcome,
 )
 from replica.agent_values import AgentConfig, Effect, Ledger, LedgerLine, Say
-from replica.roster import Roster, contributors, share
+from replica.roster import Roster
 from replica.values import Attach, Fetch, Held, Loaded, Moved, Work
 
 UNUSABLE = Version(-1, 0)
@@ -236,6 +238,7 @@ class AgentState(Value, frozen=True):
 
     held: by shard_rank, the entry from `stand.version` that lies verified in its memory; fetching: what ranks were told
     finished: the farewell completed at this version; finish_heard: the lighthouse has answered to that
+    probe, probed: whether peers are reached, asked and not tried yet; tried and not told yet
     failures: not told to the lighthouse yet; notes: ledger lines and log events not given out yet
     """
 
@@ -267,6 +270,8 @@ class AgentState(Value, frozen=True):
     finished: Version | None = None
     finish_heard: bool = False
     ending: Ending | None = None
+    probe: Probe | None = None
+    probed: Probed | None = None
     notes: tuple[Ledger | Say, ...] = ()
 
 
@@ -378,22 +383,3 @@ def ending(state: AgentState, now: float, code: int, reason: str, **more: Any) -
     state = noted(state, "leaving", code=code, reason=reason)
     until = now + deadlines(state).quit_s
     return put(state, ending=Ending(code=code, reason=reason, until=until, **more), report_due=True)
-
-
-def work_at(state: AgentState, generation: int, roster: Roster, place: int, digest: bool) -> Work:
-    """The step after a commit, for the member at `place`: even deal, or the farewell. Place -1: wait for a verdict."""
-    stand = state.stand
-    farewell = stand.stop or stand.version.step >= state.steps
-    member = place >= 0
-    step_slots = state.batch.slots if farewell else state.batch.step_slots(contributors(roster), stand.cursor)
-    return Work(
-        generation=generation,
-        place=place,
-        size=len(roster) if member else 0,
-        version=stand.version,
-        cursor=stand.cursor,
-        slots=share(roster, place, step_slots) if member and not farewell else (),
-        step_slots=step_slots,
-        digest=digest and not farewell,
-        farewell=farewell,
-    )
