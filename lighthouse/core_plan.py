@@ -139,7 +139,7 @@ def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: flo
     number = state.last_number + 1
     gen = new_gen(number, wanted, planned=True)
     state = emit(state, StoreNumber(number=number), StoreClaim(number=number, roster=wanted, planned=True))
-    plan = Plan(number=number, until_s=now + state.config.open_s, needed=len(_concerned(state, gen)))
+    plan = Plan(number=number, until_s=now + state.config.deadlines.open_s, needed=len(_concerned(state, gen)))
     state = with_(state, last_number=number, gens=(*state.gens, gen), plan=plan)
     first = member_group(state, wanted[0])
     rendezvous = first.rendezvous if first is not None else ()

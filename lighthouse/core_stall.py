@@ -14,16 +14,18 @@ from lighthouse.core_state import Group, RunState, emit, lease_clock, member_gro
 from lighthouse.core_values import CloseStream
 from lighthouse.values import Leave, Version
 
+SLOW_FACTOR = 10.0
+"""A step that takes so many times the last one's seconds may count as stalled."""
 WAITS = 1_000_000
 """Marks from here on mean that a member has summed all its slots, and waits for others (see `agent_life.mark`)."""
 
 
 def patience_s(state: RunState) -> float:
     """How long the generation at work may go without progress."""
-    config = state.config
+    deadlines = state.config.deadlines
     if not state.step_s:  # nothing was committed yet that this lighthouse knows of
-        return max(config.warmup_s, config.stall_floor_s)
-    return max(config.stall_floor_s, config.stall_factor * state.step_s)
+        return deadlines.warmup_s
+    return max(deadlines.stall_s, SLOW_FACTOR * state.step_s)
 
 
 def due_s(state: RunState) -> float:

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from lighthouse.deadlines import DEFAULTS, Deadlines, Knobs, derive
 from lighthouse.values import ROOT, Down, Hello, Member, Message, Up, Value, Version
 
 
@@ -43,19 +44,17 @@ class Hold(str, Enum):
 
 
 class RunConfig(Value, frozen=True):
-    """How one run is to be led. Deadlines that are not here follow from `lease_s`.
+    """How one run is to be led.
 
     min_groups: fewer standing on the base hold the run
     groups_wanted, join_wait_s: the first formation waits for so many groups, or so long after the first hello
     contributors_wanted: groups beyond it are spares; 0 means no limit
     allowed_groups: only so many groups contribute at a time, the others are spares; empty means any number
-    lease_s: a group not heard of for so long is lost
+    lease_s, stall_patience_s, connect_s: `Knobs`, which all members take over; the rest follows from them (`deadlines`)
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
-    cold_start_after_s: a cold start is made by itself after so long; 0 means only by an operator
+    cold_start_after_s: a cold start is made by itself after so long, from trained weights only; 0 means only by an
+      operator
     skip_poison: a slot set aside is committed without, instead of holding the run
-    stall_factor, stall_floor_s, warmup_s: members behind the furthest mark are evicted when no step was committed for
-      `stall_factor` times the last step's seconds, never before `stall_floor_s`, nor before the first step `warmup_s`
-    open_s: deadline for opening a communicator; heal_s: for a joiner to move any bytes
     donors: how many donors a joiner is given at most
     restart_limit: identical deaths of one name after which it is refused; 0 means no limit
     """
@@ -63,18 +62,15 @@ class RunConfig(Value, frozen=True):
     run_id: str
     min_groups: int = 1
     groups_wanted: int = 1
-    join_wait_s: float = 10.0
+    join_wait_s: float = DEFAULTS.join_wait_s
     contributors_wanted: int = 0
     allowed_groups: tuple[int, ...] = ()
-    lease_s: float = 2.0
-    hold_patience_s: float = 600.0
+    lease_s: float = DEFAULTS.knobs.lease_s
+    stall_patience_s: float = DEFAULTS.knobs.stall_patience_s
+    connect_s: float = DEFAULTS.knobs.connect_s
+    hold_patience_s: float = DEFAULTS.hold_patience_s
     cold_start_after_s: float = 0.0
     skip_poison: bool = False
-    stall_factor: float = 10.0
-    stall_floor_s: float = 60.0
-    warmup_s: float = 300.0
-    open_s: float = 20.0
-    heal_s: float = 30.0
     donors: int = 4
     restart_limit: int = 0
 
@@ -97,13 +93,23 @@ class RunConfig(Value, frozen=True):
             f"min_groups ({self.min_groups}) is below the smallest count in allowed_groups ({least}): with fewer the "
             f"run has to hold, so raise min_groups to {least}",
         )
-        _refuse(self.lease_s <= 0, "lease_s must be above 0")
         _refuse(
             0 < self.hold_patience_s < self.lease_s,
             f"hold_patience_s ({self.hold_patience_s}) is below lease_s ({self.lease_s}): raise it, or set 0 for never",
         )
         _refuse(self.join_wait_s < 0 or self.cold_start_after_s < 0, "waits must be 0 or more")
         _refuse(self.donors < 1, "donors must be at least 1")
+        derive(self.knobs)
+
+    @property
+    def knobs(self) -> Knobs:
+        """The three deadlines that the run was given."""
+        return Knobs(lease_s=self.lease_s, stall_patience_s=self.stall_patience_s, connect_s=self.connect_s)
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """All deadlines of the run."""
+        return derive(self.knobs)
 
 
 def _refuse(bad: bool, why: str) -> None:
@@ -191,7 +197,16 @@ class Tick(Message, frozen=True):
     late_s: float = 0.0
 
 
-Event = Started | SaidHello | Said | StreamEnded | Tick
+class ColdStartAsked(Message, frozen=True):
+    """A person wants the run, which holds, to go on from what is here, whatever else may be at work or in the history.
+
+    Without such a hold it changes nothing.
+    """
+
+    by: str = "an operator"
+
+
+Event = Started | SaidHello | Said | StreamEnded | Tick | ColdStartAsked
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------

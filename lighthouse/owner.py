@@ -20,11 +20,13 @@ import msgspec
 
 from lighthouse.core_values import (
     CloseStream,
+    ColdStartAsked,
     Core,
     Effect,
     EndRun,
     Event,
     Happened,
+    Hold,
     RunConfig,
     RunStatus,
     Said,
@@ -44,11 +46,9 @@ from lighthouse.values import ROOT, Beat, Hello, Up
 
 BEATS_S = 0.05
 """How long a beat may wait for others."""
-LATE_S = 0.25
-"""A wake-up later than this means that the process did not run, and that messages may be waiting outside."""
 SETTLE_S = 0.05
-"""After a late wake-up the inbox counts as drained when so long nothing came in."""
-SETTLE_LIMIT_S = 2.0
+"""After a late wake-up (`late_s`), which may mean that messages wait outside since the process did not run, the inbox
+counts as drained when so long nothing came in."""
 BACKLOG = 50_000
 """Events waiting beyond which sessions are not read for a while."""
 REST_S = 0.002
@@ -98,6 +98,14 @@ class RunOwner:
         """The group said something on a stream that was welcomed."""
         event = Said(conn=stream.conn, name=stream.name, incarnation=stream.incarnation, message=message)
         self._post(event, patient=isinstance(message, Beat))
+
+    def cold_start(self, by: str) -> str:
+        """Has the run go on from what is here, if it holds for that; otherwise says why nothing was done."""
+        reason = self._core.hold(self._state, self._clock())
+        if reason not in (Hold.FENCE, Hold.COLD_START):
+            return f"the run does not wait for a cold start: {reason.value or 'a generation is at work'}"
+        self._post(ColdStartAsked(by=by))
+        return ""
 
     def end_stream(self, stream: Stream, reason: str) -> None:
         """The stream is over; nothing more is said on it."""
@@ -149,11 +157,11 @@ class RunOwner:
         await self._wake.wait()
         if timer is not None:
             timer.cancel()
-        if self._due is not None and self._clock() - self._due > LATE_S:
+        if self._due is not None and self._clock() - self._due > self.config.deadlines.late_s:
             await self._settle()
 
     async def _settle(self) -> None:
-        limit = self._clock() + SETTLE_LIMIT_S
+        limit = self._clock() + self.config.deadlines.settle_s
         seen = -1
         while seen != len(self._inbox) and self._clock() < limit:
             seen = len(self._inbox)

@@ -23,6 +23,7 @@ from pathlib import Path
 from lighthouse.auth import TokenError, read_token
 from lighthouse.core import CORE
 from lighthouse.core_values import Core, RunConfig
+from lighthouse.deadlines import DEFAULTS, Knobs, derive
 from lighthouse.journal import Journal
 from lighthouse.service import PortTaken, Runs, Server, Serving
 from lighthouse.store import Store, StoreError, StoreLock, Superseded
@@ -50,32 +51,28 @@ class LighthouseOptions:
     """With fewer groups that stand on the base, the run holds."""
     groups_wanted: int = 1
     """The first formation waits for so many groups..."""
-    join_wait_s: float = 10.0
-    """...or so many seconds after the first hello."""
+    join_wait_s: float | None = None
+    """...or so many seconds after the first hello; by default a sixth of connect_s."""
     contributors: int = 0
     """Groups beyond so many are spares; 0 makes every group a contributor."""
     allowed_groups: str = ""
     """Counts of contributing groups that are allowed, as in 1,2,4; what is surplus is a spare. Empty allows any."""
-    lease_s: float = 2.0
-    """Seconds of silence after which a group is lost."""
-    hold_patience_s: float = 600.0
-    """Seconds of holding after which the run saves and stops; 0 holds for ever."""
+    lease_s: float = DEFAULTS.knobs.lease_s
+    """Seconds of silence after which a group is lost. From this and the next two all deadlines follow (--explain)."""
+    stall_patience_s: float = DEFAULTS.knobs.stall_patience_s
+    """Seconds without a step (or ten times the last step's, if that is more; before the first step five times this)
+    after which who the others wait for is evicted and starts anew. Make it longer than anything that one group may do
+    alone between two steps, as an evaluation."""
+    connect_s: float = DEFAULTS.knobs.connect_s
+    """Seconds to wait for others that should be there: the lighthouse, and members that open a communicator."""
+    explain: bool = False
+    """Print all deadlines, what they follow from, and what happens when they run out; then go on."""
+    hold_patience_s: float | None = None
+    """Seconds of holding after which the run saves and stops; 0 holds for ever; by default ten times connect_s."""
     cold_start_after_s: float = 0.0
     """Seconds after which a run that nobody can go on from makes a cold start; 0 never does by itself."""
     skip_poison: bool = False
     """Commit without a slot that was in hand at two deaths, instead of holding for a person."""
-    stall_factor: float = 10.0
-    """When no step was committed for so many times the duration of the last one, who the others wait for is evicted
-    and starts anew."""
-    stall_floor_s: float = 60.0
-    """No member is suspected earlier than this. Make it longer than anything that one group may do alone between two
-    steps, as an evaluation."""
-    warmup_s: float = 300.0
-    """Before the first step was committed no member is suspected earlier than this."""
-    open_s: float = 20.0
-    """Deadline for opening a communicator."""
-    heal_s: float = 30.0
-    """A joiner that moves no bytes for so long is told another way to heal."""
     donors: int = 4
     """At most so many donors serve one joiner."""
     restart_limit: int = 0
@@ -94,24 +91,27 @@ class LighthouseOptions:
             raise ValueError("journal_mib must be at least 1")
         self.config_for(self.run_id)
 
+    @property
+    def knobs(self) -> Knobs:
+        """The three deadlines from which all others are derived. Raises ValueError where they contradict each other."""
+        return Knobs(lease_s=self.lease_s, stall_patience_s=self.stall_patience_s, connect_s=self.connect_s)
+
     def config_for(self, run_id: str) -> RunConfig:
         """The configuration of a run. Raises ValueError where options contradict each other."""
+        derived = derive(self.knobs)
         return RunConfig(
             run_id=run_id,
             min_groups=self.min_groups,
             groups_wanted=max(self.groups_wanted, self.min_groups),
-            join_wait_s=self.join_wait_s,
+            join_wait_s=derived.join_wait_s if self.join_wait_s is None else self.join_wait_s,
             contributors_wanted=self.contributors,
             allowed_groups=counts(self.allowed_groups),
             lease_s=self.lease_s,
-            hold_patience_s=self.hold_patience_s,
+            stall_patience_s=self.stall_patience_s,
+            connect_s=self.connect_s,
+            hold_patience_s=derived.hold_patience_s if self.hold_patience_s is None else self.hold_patience_s,
             cold_start_after_s=self.cold_start_after_s,
             skip_poison=self.skip_poison,
-            stall_factor=self.stall_factor,
-            stall_floor_s=self.stall_floor_s,
-            warmup_s=self.warmup_s,
-            open_s=self.open_s,
-            heal_s=self.heal_s,
             donors=self.donors,
             restart_limit=self.restart_limit,
         )
@@ -160,7 +160,7 @@ async def _lead(options: LighthouseOptions, core: Core, stopped: asyncio.Event) 
         runs = Runs(
             Serving(core=core, store=store, journal=journal, config_for=options.config_for, only_run=options.run_id)
         )
-        server = Server(runs, token=token)
+        server = Server(runs, token=token, deadlines=derive(options.knobs))
         try:
             # Listen first: a taken port must be told before a run begins.
             port = await server.start(options.bind, options.port)

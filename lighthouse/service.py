@@ -20,23 +20,20 @@ from grpc_health.v1.health import aio as health_aio
 from lighthouse.auth import TokenInterceptor
 from lighthouse.codec import to_proto
 from lighthouse.core_values import Core, EndRun, Happened, RunConfig
+from lighthouse.deadlines import DEFAULTS, Deadlines
 from lighthouse.events import Events, TooSlow, Watcher
 from lighthouse.journal import Journal
 from lighthouse.owner import RunOwner
 from lighthouse.store import Store, StoreError
 from lighthouse.streams import Carrier, Stream
 from lighthouse.values import Hello, Refused
-from lighthouse.wire import DOWN, UP, LighthouseServicer, StatusReply, add_LighthouseServicer_to_server
+from lighthouse.wire import DOWN, UP, ColdStartReply, LighthouseServicer, StatusReply, add_LighthouseServicer_to_server
 from lighthouse.wire import Event as EventMessage
 
 MESSAGE_BYTES = 64 << 20
 """Largest message either way: a roster of thousands."""
 RUNS = 256
 """Runs that one lighthouse leads at most."""
-HELLO_S = 10.0
-"""How long a new session may take to say hello."""
-FAREWELL_S = 5.0
-"""How long a closing session may take to read its last messages."""
 
 OPTIONS = (
     ("grpc.so_reuseport", 0),
@@ -147,19 +144,19 @@ class Runs:
 class LighthouseService(LighthouseServicer):
     """The servicer: one coroutine for each call."""
 
-    def __init__(self, runs: Runs, *, farewell_s: float) -> None:
+    def __init__(self, runs: Runs, *, deadlines: Deadlines) -> None:
         self._runs = runs
-        self._farewell_s = farewell_s
+        self._deadlines = deadlines
         self._conns = itertools.count(1)
         self._carrier = Carrier()
 
     async def Session(self, _: Any, context: grpc.aio.ServicerContext) -> None:
         """One group's session: see `proto/lighthouse/wire.proto`."""
         try:
-            async with asyncio.timeout(HELLO_S):
+            async with asyncio.timeout(self._deadlines.hello_s):
                 hello = await _read(context)
         except TimeoutError:
-            await context.abort(grpc.StatusCode.ABORTED, f"no hello came within {HELLO_S:g} s")
+            await context.abort(grpc.StatusCode.ABORTED, f"no hello came within {self._deadlines.hello_s:g} s")
         except ValueError as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
         if not isinstance(hello, Hello):
@@ -182,7 +179,7 @@ class LighthouseService(LighthouseServicer):
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             owner.end_stream(stream, _end_of(reader, stream))
             # A write that hangs in flow control is given up; the status then waits behind it in the transport.
-            await asyncio.wait({writer}, timeout=self._farewell_s)
+            await asyncio.wait({writer}, timeout=self._deadlines.farewell_s)
         finally:
             owner.end_stream(stream, "the connection broke")
             reader.cancel()
@@ -204,6 +201,15 @@ class LighthouseService(LighthouseServicer):
             return None
         reply: StatusReply = to_proto(owner.status(), StatusReply)
         return reply
+
+    async def ColdStart(self, request: Any, context: grpc.aio.ServicerContext) -> ColdStartReply | None:
+        """Has a run that holds for a cold start make it."""
+        try:
+            owner = self._runs.find(request.run_id)
+        except LookupError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
+            return None
+        return ColdStartReply(refused=owner.cold_start(request.by))
 
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
         """What happens in a run, from now on or with what was kept, until the watcher goes."""
@@ -254,11 +260,11 @@ def _end_of(reader: asyncio.Task[None], stream: Stream) -> str:
 class Server:
     """A listening gRPC server with the lighthouse's service and the standard health service."""
 
-    def __init__(self, runs: Runs, *, token: str, farewell_s: float = FAREWELL_S) -> None:
+    def __init__(self, runs: Runs, *, token: str, deadlines: Deadlines = DEFAULTS) -> None:
         interceptors = (TokenInterceptor(token),) if token else ()
         self._server = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
         self._health = health_aio.HealthServicer()
-        add_LighthouseServicer_to_server(LighthouseService(runs, farewell_s=farewell_s), self._server)
+        add_LighthouseServicer_to_server(LighthouseService(runs, deadlines=deadlines), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, bind: str, port: int) -> int:

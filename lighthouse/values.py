@@ -232,8 +232,10 @@ Up = Hello | Beat | Report | Opened | Committed | Failure | Died | Drain | Caugh
 
 
 class Welcome(Message, frozen=True):
-    """Answer to Hello: the group's incarnation, the lease it has to renew, and whether it must wait to be healed.
+    """Answer to Hello: the group's incarnation, and whether it must wait to be healed.
 
+    lease_s, stall_patience_s, connect_s: the run's deadlines, from which all others follow (`lighthouse/deadlines.py`);
+    the lease is to be renewed
     contributors_wanted, allowed_groups: how many members contribute, as `lighthouse.batch.contributors_of` has it
     """
 
@@ -243,6 +245,8 @@ class Welcome(Message, frozen=True):
     first_number: int
     join: bool
     allowed_groups: tuple[int, ...] = ()
+    stall_patience_s: float = 60.0
+    connect_s: float = 60.0
 
 
 class Refused(Message, frozen=True):
@@ -301,19 +305,22 @@ class Stage(Message, frozen=True):
     """Stage a snapshot for a joiner. `donors` ranks-groups must name `heal` in one roll call; then all stage.
 
     now: the run holds; stage at the present version without a roll call
+    entries: no snapshot: keep the log for the joiner, from the entry that led to the present version on
     """
 
     heal: int
     joiner: str
     donors: int
     now: bool = False
+    entries: bool = False
 
 
 class Heal(Message, frozen=True):
-    """Load from these donors, then replay entries until the switch."""
+    """Load from these donors, then replay entries until the switch. entries: what there is needs no load before."""
 
     heal: int
     sources: tuple[Source, ...]
+    entries: bool = False
 
 
 class Release(Message, frozen=True):

@@ -210,20 +210,24 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "lease_s", "contributors_wanted", "first_number", "join", "allowed_groups")
+    __slots__ = ("incarnation", "lease_s", "contributors_wanted", "first_number", "join", "allowed_groups", "stall_patience_s", "connect_s")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_WANTED_FIELD_NUMBER: _ClassVar[int]
     FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    STALL_PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_S_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     lease_s: float
     contributors_wanted: int
     first_number: int
     join: bool
     allowed_groups: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, incarnation: _Optional[int] = ..., lease_s: _Optional[float] = ..., contributors_wanted: _Optional[int] = ..., first_number: _Optional[int] = ..., join: _Optional[bool] = ..., allowed_groups: _Optional[_Iterable[int]] = ...) -> None: ...
+    stall_patience_s: float
+    connect_s: float
+    def __init__(self, incarnation: _Optional[int] = ..., lease_s: _Optional[float] = ..., contributors_wanted: _Optional[int] = ..., first_number: _Optional[int] = ..., join: _Optional[bool] = ..., allowed_groups: _Optional[_Iterable[int]] = ..., stall_patience_s: _Optional[float] = ..., connect_s: _Optional[float] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason",)
@@ -284,24 +288,28 @@ class Ready(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("heal", "joiner", "donors", "now")
+    __slots__ = ("heal", "joiner", "donors", "now", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     JOINER_FIELD_NUMBER: _ClassVar[int]
     DONORS_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     joiner: str
     donors: int
     now: bool
-    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., now: _Optional[bool] = ...) -> None: ...
+    entries: bool
+    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Heal(_message.Message):
-    __slots__ = ("heal", "sources")
+    __slots__ = ("heal", "sources", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     sources: _containers.RepeatedCompositeFieldContainer[Source]
-    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+    entries: bool
+    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("heal",)
@@ -388,6 +396,20 @@ class StatusRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class ColdStartRequest(_message.Message):
+    __slots__ = ("run_id", "by")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    by: str
+    def __init__(self, run_id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
+class ColdStartReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    def __init__(self, refused: _Optional[str] = ...) -> None: ...
 
 class GroupStatus(_message.Message):
     __slots__ = ("name", "incarnation", "state", "version", "last_heard_s", "host", "detail")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lighthouse.deadlines import KNOBS, Knobs, derive
 from replica.agent_files import Appender
 from replica.agent_journal import Journal
 from replica.agent_life import CONFIG, FAILED
@@ -30,11 +31,7 @@ from replica.agent_values import AgentConfig
 from replica.lock import YIELD_SIGNAL, GroupLock, LockError
 from replica.output import Output, OutputHandler
 from replica.ranks import free_port
-
-FLUSH_S = 2.0
-"""How long what is still to be written or sent may take at the end."""
-YIELD_S = 3.0
-"""How long a former agent of the name may take to end its ranks before it is killed."""
+from replica.standby import Standbys, python_program
 
 log = logging.getLogger("replica.agent")
 
@@ -68,10 +65,18 @@ class AgentOptions:
     """Where names are locked, on a disk of this host, shared by all agents of this user. None: /tmp/bellrock-UID."""
     restart_limit: int = 3
     """So many identical failures of ranks in a row end the agent."""
-    connect_timeout_s: float = 60.0
-    """Gives up if no lighthouse has welcomed the group so long after its ranks were ready for the first time."""
-    drain_deadline_s: float = 60.0
-    """Told to leave, it leaves by itself if nobody has let it go for so long."""
+    lease_s: float | None = None
+    """This and the next two: deadlines from which all others follow. None takes the lighthouse's; a group that was
+    given another leaves the run, saying so."""
+    stall_patience_s: float | None = None
+    """See `lighthouse.deadlines.Knobs`."""
+    connect_s: float | None = None
+    """Also how long the group tries to be welcomed by a lighthouse for the first time."""
+    standby: str = "none"
+    """"warm": for each rank a process is kept that has imported torch and waits to run the command when the ranks have
+    to be started again. "none": no such process."""
+    standby_imports: tuple[str, ...] = ()
+    """Modules that it imports besides, before it is known whether it will be needed."""
     verbose: bool = False
     """Log every event and effect."""
 
@@ -82,6 +87,17 @@ class AgentOptions:
             raise ValueError("token is empty: use the token of the lighthouse")
         if self.shards < 1:
             raise ValueError(f"shards is {self.shards}; it must be at least 1")
+        derive(self.knobs)
+        if self.standby not in ("none", "warm"):
+            raise ValueError(f"standby is {self.standby!r}; it must be none or warm")
+        if any(not part.isidentifier() for name in self.standby_imports for part in name.split(".")):
+            raise ValueError(f"standby_imports is {self.standby_imports}; it must be names of modules, as in `import`")
+
+    @property
+    def knobs(self) -> Knobs:
+        """Deadlines until a lighthouse has said the run's. Raises ValueError if they contradict each other."""
+        given = {name: getattr(self, name) for name in KNOBS if getattr(self, name) is not None}
+        return derive(Knobs(**given)).knobs
 
     def config(self) -> AgentConfig:
         """What the core is told. Raises ValueError."""
@@ -91,8 +107,8 @@ class AgentOptions:
             host=socket.gethostname(),
             shards=self.shards,
             restart_limit=self.restart_limit,
-            connect_timeout_s=self.connect_timeout_s,
-            drain_deadline_s=self.drain_deadline_s,
+            knobs=self.knobs,
+            insists=tuple(name for name in KNOBS if getattr(self, name) is not None),
         )
 
 
@@ -102,6 +118,7 @@ async def run_agent(options: AgentOptions) -> int:
     SIGTERM, SIGINT and SIGHUP ask the group to leave; a second SIGINT ends it at once. Signals are taken only if this
     runs on the main thread.
     """
+    flush_s = derive(options.knobs).flush_s
     with _shown(options) as output:
         try:
             free_port(options.bind)
@@ -121,7 +138,7 @@ async def run_agent(options: AgentOptions) -> int:
         finally:
             for file in (ledger, journal):
                 if file is not None:
-                    await asyncio.to_thread(file.close, FLUSH_S)
+                    await asyncio.to_thread(file.close, flush_s)
 
 
 async def _run(options: AgentOptions, output: Output, ledger: Appender | None, journal: Journal | None) -> int:
@@ -129,7 +146,15 @@ async def _run(options: AgentOptions, output: Output, ledger: Appender | None, j
     # Runs of one name but with tokens of their own are different runs, and may share a host.
     run = f"{options.run_id}.{hashlib.sha256(options.token.encode()).hexdigest()[:8]}"
     lock = GroupLock(options.lock_folder or Path(f"/tmp/bellrock-{os.getuid()}"), run, options.name, mark)
-    hands = Hands(ledger=ledger, journal=journal, output=output, lock=lock, folder=lock.own_folder, mark=mark)
+    hands = Hands(
+        ledger=ledger,
+        journal=journal,
+        output=output,
+        lock=lock,
+        folder=lock.own_folder,
+        mark=mark,
+        standbys=_standbys(options, mark, output),
+    )
     loop = AgentLoop(options.config(), options, hands)
     with _signals(loop):
         try:
@@ -139,15 +164,25 @@ async def _run(options: AgentOptions, output: Output, ledger: Appender | None, j
             loop.begin()
             return await loop.over
         finally:
-            await loop.close(FLUSH_S)
+            await loop.close(loop.deadlines.flush_s)
             if lock.held:
                 await asyncio.to_thread(shutil.rmtree, hands.folder, ignore_errors=True)
             lock.release()
 
 
+def _standbys(options: AgentOptions, mark: str, output: Output) -> Standbys | None:
+    if options.standby == "none":
+        return None
+    program = python_program(options.command)
+    if program is None:
+        log.info("no standby: %s runs no Python file or module; ranks start cold", options.command[0])
+        return None
+    return Standbys(options.command, program, options.standby_imports, mark, output)
+
+
 async def _locked(lock: GroupLock, loop: AgentLoop) -> bool:
     """Waits for the lock; False if the agent was asked to leave meanwhile. Raises LockError."""
-    taking = asyncio.create_task(lock.take_over(YIELD_S))
+    taking = asyncio.create_task(lock.take_over(loop.deadlines.yield_s, loop.deadlines.reap_s))
     either: set[asyncio.Future[Any]] = {taking, loop.over}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not taking.done():
@@ -181,7 +216,7 @@ def _shown(options: AgentOptions) -> Iterator[Output]:
     try:
         yield output
     finally:
-        output.close(FLUSH_S)
+        output.close(derive(options.knobs).flush_s)
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]

@@ -32,6 +32,7 @@ from replica.agent_state import (
     Rule,
     SessionPhase,
     attached,
+    deadlines,
     live,
     noted,
     put,
@@ -101,7 +102,7 @@ def wake_at(state: AgentState, now: float) -> float | None:
     """When to decide again if nothing happens; None if only an event can change anything."""
     if state.over:
         return None
-    config, life, session = state.config, state.life, state.session
+    life, session = state.life, state.session
     times: list[float] = []
     if state.ending is not None:
         if life.phase is not LifePhase.ENDING:
@@ -109,16 +110,16 @@ def wake_at(state: AgentState, now: float) -> float | None:
     elif life.phase is LifePhase.DOWN and state.locked:
         times.append(life.resume_at)
     elif life.phase is LifePhase.UP and None in life.attached:
-        times.append(life.began_at + config.start_deadline_s)
+        times.append(life.began_at + deadlines(state).attach_s)
     if state.drain_since is not None and state.ending is None:
-        due = state.drain_since + config.drain_deadline_s
-        times.append(due if now < due else due + config.quit_deadline_s)
+        due = state.drain_since + deadlines(state).drain_s
+        times.append(due if now < due else due + deadlines(state).quit_s)
     if welcomed(state):
         times.append(session.beat_at)
     elif session.phase is SessionPhase.CLOSED and agent_session.wanted(state):
         times.append(session.retry_at)
     if state.terms is None and session.wanted_at is not None and attached(state) and state.ending is None:
-        times.append(session.wanted_at + config.connect_timeout_s)
+        times.append(session.wanted_at + deadlines(state).welcome_s)
     return max(now, min(times)) if times else None
 
 

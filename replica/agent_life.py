@@ -21,8 +21,10 @@ from replica.agent_state import (
     SessionPhase,
     Stand,
     attached,
+    deadlines,
     ending,
     fresh_step,
+    knobs,
     ledgered,
     live,
     noted,
@@ -204,7 +206,7 @@ def _failure(code: int, traceback: str) -> tuple[str, str]:
 def start(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     """Starts ranks when there are none, and gives up those that do not attach."""
     life, shards = state.life, state.config.shards
-    if life.phase is LifePhase.UP and not attached(state) and now >= life.began_at + state.config.start_deadline_s:
+    if life.phase is LifePhase.UP and not attached(state) and now >= life.began_at + deadlines(state).attach_s:
         missing = [i for i, a in enumerate(life.attached) if a is None]
         if missing:
             return lost(state, missing[0], "it did not attach in time", "start deadline")
@@ -221,6 +223,7 @@ def start(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         marks=(0,) * shards,
         last_key=life.last_key,
         alike=life.alike,
+        knobs=knobs(state),
     )
     state = put(state, life=life, floor_told=state.floor)
     return fresh_step(state, now)
@@ -241,7 +244,8 @@ def bury(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         effects.append(CloseSession(session=state.session.number))
     alike = _counted(state, cause)
     config = state.config
-    pause = min(config.restart_backoff_s * 2 ** (min(alike, 32) - 1), config.restart_backoff_max_s) if alike else 0.0
+    hasty = cause.counts and not _forgiven(state, cause)  # who made steps is to be back at once
+    pause = min(config.restart_backoff_s * 2 ** (min(alike, 32) - 1), config.restart_backoff_max_s) if hasty else 0.0
     gone = len(life.gone) == config.shards
     state = noted(state, "group_lost", reason=reason, alike=alike, pause_s=pause)
     state = put(
@@ -268,8 +272,12 @@ def _counted(state: AgentState, cause: Cause) -> int:
     life = state.life
     if not cause.counts:
         return 0
-    forgiven = life.commits >= (1 if cause.killed else state.config.restart_forgive_steps)
-    return life.alike + 1 if cause.key == life.last_key and not forgiven else 1
+    return life.alike + 1 if cause.key == life.last_key and not _forgiven(state, cause) else 1
+
+
+def _forgiven(state: AgentState, cause: Cause) -> bool:
+    """Whether the life that ends did enough for its end not to be held against the next one."""
+    return state.life.commits >= (1 if cause.killed else state.config.restart_forgive_steps)
 
 
 def _stripped(state: AgentState, now: float) -> AgentState:
@@ -306,10 +314,10 @@ def drain(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         return state
     if not attached(state) or not (welcomed(state) or live(state)):
         return ending(state, now, DONE, "drained; it was in no step", success=True, kill=not attached(state))
-    due = state.drain_since + state.config.drain_deadline_s
+    due = state.drain_since + deadlines(state).drain_s
     if now < due:
         return state
-    if now >= due + state.config.quit_deadline_s or not live(state):
+    if now >= due + deadlines(state).quit_s or not live(state):
         return ending(state, now, DONE, "drained; nobody let it go in time", success=True)
     if state.leave_after is None:
         return put(state, leave_after=Leave(reason="drained; nobody let it go in time", success=True))

@@ -18,12 +18,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lighthouse.deadlines import Deadlines
 from lighthouse.values import Abandon, Died, Goodbye, Leave
 from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_files import Appender
 from replica.agent_journal import Journal
 from replica.agent_life import FENCED
-from replica.agent_state import AgentState, welcomed
+from replica.agent_state import AgentState, deadlines, welcomed, well
 from replica.agent_values import (
     AgentConfig,
     CloseSession,
@@ -52,17 +53,11 @@ from replica.lock import GroupLock
 from replica.output import Output
 from replica.ranks import Ranks, free_port, init_method, last_traceback
 from replica.session_client import SessionClient
+from replica.standby import Standbys
 from replica.values import Commit, Quit, Raised, RankDown, RankUp
 
 INTERRUPTED = 130
 """Exit code after a second SIGINT, as shells have it."""
-DEATH_PATIENCE_S = 0.02
-"""How long a rank that has begun to exit may take for it before an Abandon is answered."""
-
-ATTACH_GRACE_S = 2.0
-"""How long a rank may live after its Attach ended, though it was not told to leave."""
-DUMP_S = 0.5
-"""How long ranks that stalled may take to write their stacks before they are killed."""
 SAY_AGAIN_S = 10.0
 """How often the same line is logged at most."""
 LONGEST_SOCKET = 100
@@ -96,6 +91,7 @@ class Hands:
     lock: GroupLock
     folder: Path
     mark: str
+    standbys: Standbys | None
 
 
 class AgentLoop:
@@ -110,8 +106,16 @@ class AgentLoop:
         self._inbox: deque[Event | None] = deque()
         self._deciding = False
         self._timer: asyncio.TimerHandle | None = None
-        self._session = SessionClient(options.lighthouse, options.token, self._session_event)
-        self._ranks = Ranks(options.command, hands.mark, options.environ, hands.output, self._rank_exited)
+        self._session = SessionClient(options.lighthouse, options.token, self._session_event, lambda: self.deadlines)
+        self._ranks = Ranks(
+            options.command,
+            hands.mark,
+            options.environ,
+            hands.output,
+            self._rank_exited,
+            hands.standbys,
+            self.deadlines.reap_s,
+        )
         self._attach: AttachServer | None = None
         self._starting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,6 +124,11 @@ class AgentLoop:
         self._interrupts = 0
         self._restart_told = False
         self._said: dict[str, float] = {}
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """Those in force: the lighthouse's, once it has welcomed the group."""
+        return deadlines(self._state)
 
     # ---- from outside ----------------------------------------------------------------------------------------------
 
@@ -187,6 +196,8 @@ class AgentLoop:
                 _CARRY[type(effect)](self, effect)
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
+            if well(self._state):
+                self._ranks.get_ready()
         finally:
             # Last, since ranks wait for the verdict; but also of what the core could not deal with.
             if self._hands.journal is not None:
@@ -263,6 +274,7 @@ class AgentLoop:
                         life=life,
                         init_method=init_method(folder),
                         master_port=port,
+                        knobs=self.deadlines.knobs,
                     )
                 ),
             }
@@ -275,7 +287,7 @@ class AgentLoop:
             self._restart_told = event.message.restart
         if isinstance(event, LighthouseSaid) and isinstance(event.message, Abandon):
             # Others may know of a death here before we do: what is reported next must not count on the dead.
-            self._ranks.notice_deaths(DEATH_PATIENCE_S)
+            self._ranks.notice_deaths(self.deadlines.dying_s)
         self._deliver(event)
 
     def _rank_said(self, life: int, shard_rank: int, message: RankUp) -> None:
@@ -289,7 +301,7 @@ class AgentLoop:
             self._beside(self._end_deserter(life, shard_rank))
 
     async def _end_deserter(self, life: int, shard_rank: int) -> None:
-        await asyncio.sleep(ATTACH_GRACE_S)
+        await asyncio.sleep(self.deadlines.deserter_s)
         self._ranks.end_one(life, shard_rank, "its Attach stream ended, though its process lived on")
 
     def _rank_exited(self, life: int, shard_rank: int, code: int, errors: str) -> None:
@@ -320,7 +332,7 @@ class AgentLoop:
             self._leaving_told = True
 
     def _end_ranks(self, effect: EndRanks) -> None:
-        self._ranks.end(effect.life, dump_s=DUMP_S if self._restart_told else 0.0)
+        self._ranks.end(effect.life, dump_s=self.deadlines.stacks_s if self._restart_told else 0.0)
         self._restart_told = False
 
     def _open_session(self, effect: OpenSession) -> None:

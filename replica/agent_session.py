@@ -28,7 +28,9 @@ from replica.agent_state import (
     SessionPhase,
     abandoned,
     attached,
+    deadlines,
     ending,
+    knobs,
     noted,
     put,
     shown,
@@ -36,7 +38,7 @@ from replica.agent_state import (
     welcomed,
 )
 from replica.agent_values import Effect, OpenSession, SessionClosed, SessionOpened, ToLighthouse, ToRanks
-from replica.values import Abandoned
+from replica.values import Abandoned, Patience
 
 _MASK = (1 << 64) - 1
 
@@ -71,6 +73,8 @@ def welcome(state: AgentState, message: Welcome, now: float) -> AgentState:
     session = state.session
     if session.phase is not SessionPhase.GREETED:
         return state
+    if other := _other_deadline(state, message):
+        return ending(state, now, CONFIG, other, kill=True)
     state = put(
         noted(state, "welcome", incarnation=message.incarnation, join=message.join),
         session=put(session, phase=SessionPhase.WELCOMED, tries=0, beat_at=now + message.lease_s / 3),
@@ -84,6 +88,19 @@ def welcome(state: AgentState, message: Welcome, now: float) -> AgentState:
     told = state.level.base.number if state.level is not None else 0
     floor = max(entered, told) + 1 if max(entered, told) else 0
     return put(abandoned(state, floor), report_due=state.report_due or floor > state.floor)
+
+
+def _other_deadline(state: AgentState, message: Welcome) -> str:
+    """Which deadline that this group insists on the run has otherwise, and what to change; empty if none."""
+    for name in state.config.insists:
+        ours, theirs = getattr(state.config.knobs, name), getattr(message, name)
+        if ours != theirs:
+            flag = "--" + name.replace("_", "-")
+            return (
+                f"{flag} is {ours:g} here and {theirs:g} in the run: leave {flag} out here, which takes the "
+                f"lighthouse's, or start the lighthouse with {flag} {ours:g}"
+            )
+    return ""
 
 
 def abandon(state: AgentState, message: Abandon, now: float) -> AgentState:
@@ -109,7 +126,14 @@ def fenced(state: AgentState, message: Fenced, now: float) -> AgentState:
 
 
 def tell_ranks(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
-    """Ranks in a collective of an abandoned generation leave it."""
+    """Ranks in a collective of an abandoned generation leave it; and they learn the run's deadlines."""
+    if attached(state) and (said := knobs(state)) != state.life.knobs:
+        effects.append(
+            ToRanks(
+                message=Patience(lease_s=said.lease_s, stall_patience_s=said.stall_patience_s, connect_s=said.connect_s)
+            )
+        )
+        state = put(state, life=put(state.life, knobs=said))
     if state.floor <= state.floor_told or not attached(state):
         return state
     effects.append(ToRanks(message=Abandoned(number=state.floor)))
@@ -124,7 +148,7 @@ def connect(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     if session.wanted_at is None:
         session = put(session, wanted_at=now)
         state = put(state, session=session)
-    patience_s = state.config.connect_timeout_s
+    patience_s = deadlines(state).welcome_s
     if state.terms is None and session.wanted_at is not None and now >= session.wanted_at + patience_s:
         reason = f"no lighthouse has welcomed this group in {patience_s:g} s: {session.reason or 'it did not answer'}"
         return ending(state, now, FAILED, reason)
@@ -201,7 +225,7 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         said.append(ToLighthouse(message=report(state)))
     if now >= session.beat_at and state.terms is not None:
         said.append(ToLighthouse(message=Beat(version=version_told(state))))
-        session = put(session, beat_at=now + state.terms.lease_s / 3)
+        session = put(session, beat_at=now + deadlines(state).beat_s)
     if not said:
         return state
     effects.extend(said)

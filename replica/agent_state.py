@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lighthouse.batch import BatchPolicy
+from lighthouse.deadlines import Deadlines, Knobs, derive
 from lighthouse.values import (
     ROOT,
     Base,
@@ -78,6 +79,7 @@ class Life(Value, frozen=True):
 
     hands: slot in hand, counted in the run's order, -1 if none; marks: progress in the step in work
     last_key, alike, resume_at: the last life's failure, how often in a row, and when ranks may be started again
+    knobs: what its ranks take their deadlines from
     """
 
     number: int = 0
@@ -92,6 +94,7 @@ class Life(Value, frozen=True):
     last_key: str = ""
     alike: int = 0
     resume_at: float = 0.0
+    knobs: Knobs = Knobs()
 
 
 class Ending(Value, frozen=True):
@@ -203,6 +206,7 @@ class Staging(Value, frozen=True):
     heal: int
     donors: int
     now: bool
+    entries: bool = False
     told: bool = False
     staged: bool = False
 
@@ -270,9 +274,27 @@ def live(state: AgentState) -> bool:
     return seat.work is not None and seat.generation >= state.floor and state.ending is None and attached(state)
 
 
+def well(state: AgentState) -> bool:
+    """Whether the group commits steps and has no heal on its hands, its own or another's."""
+    return live(state) and state.life.commits > 0 and not state.stagings
+
+
 def welcomed(state: AgentState) -> bool:
     """Whether the lighthouse can be told something now."""
     return state.session.phase is SessionPhase.WELCOMED
+
+
+def knobs(state: AgentState) -> Knobs:
+    """What all deadlines follow from: the lighthouse's, once it has welcomed the group."""
+    terms = state.terms
+    if terms is None:
+        return state.config.knobs
+    return Knobs(lease_s=terms.lease_s, stall_patience_s=terms.stall_patience_s, connect_s=terms.connect_s)
+
+
+def deadlines(state: AgentState) -> Deadlines:
+    """The deadlines in force."""
+    return derive(knobs(state))
 
 
 def version_told(state: AgentState) -> Version:
@@ -337,7 +359,7 @@ def ending(state: AgentState, now: float, code: int, reason: str, **more: Any) -
     if state.ending is not None:
         return state
     state = noted(state, "leaving", code=code, reason=reason)
-    until = now + state.config.quit_deadline_s
+    until = now + deadlines(state).quit_s
     return put(state, ending=Ending(code=code, reason=reason, until=until, **more), report_due=True)
 
 

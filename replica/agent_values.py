@@ -15,6 +15,7 @@ from enum import Enum
 
 import msgspec
 
+from lighthouse.deadlines import Knobs
 from lighthouse.values import Down, Message, Up, Value
 from replica.values import RankDown, RankUp
 
@@ -32,26 +33,22 @@ class AgentConfig(Value, frozen=True):
     """A name of this machine."""
     shards: int
     """Ranks in the group."""
-    connect_timeout_s: float = 60.0
-    """The agent gives up, saying so, if no lighthouse has welcomed it this long after its ranks attached for the first
-    time. Once it has been welcomed it never does."""
+    knobs: Knobs = Knobs()
+    """From these all deadlines follow, until a lighthouse has welcomed the group: then from the run's."""
+    insists: tuple[str, ...] = ()
+    """Fields of `knobs` that a person gave: the group leaves a run that has others, saying so."""
     reconnect_s: float = 0.25
     """Pause before a Session is tried again; doubled with each failure, up to `reconnect_max_s`."""
     reconnect_max_s: float = 2.0
     """Longest pause between two tries of a Session."""
-    start_deadline_s: float = 600.0
-    """Ranks that have not all attached this long after their start count as failed."""
-    quit_deadline_s: float = 30.0
-    """Ranks told to leave that are still there after this long are ended."""
-    drain_deadline_s: float = 60.0
-    """A draining group that nobody has let go for this long leaves by itself after the next verdict, or at once."""
     restart_limit: int = 3
     """So many lives in a row may end by the same failure (last line of the traceback, or exit code); then the agent
     ends, saying why."""
     restart_forgive_steps: int = 10
     """A life that committed so many steps (one, if it was killed from outside) starts that count afresh."""
     restart_backoff_s: float = 1.0
-    """Pause before ranks are started again; doubled with each identical failure, up to `restart_backoff_max_s`."""
+    """Pause before ranks are started again; doubled with each identical failure, up to `restart_backoff_max_s`. None
+    after a life whose steps start the count afresh."""
     restart_backoff_max_s: float = 60.0
     """Longest pause before ranks are started again."""
 

@@ -173,7 +173,7 @@ class Replica:
     max_grad_norm: for the default apply; None does not clip
     bucket_bytes: gradients are reduced in pieces of about this size; overlap: while backward still runs
     process_group: over the shards; None is torch.distributed's default group
-    backend, open_timeout_s, heal_log_bytes: of communicators between groups, and memory for one joiner's entries
+    backend, heal_log_bytes: of communicators between groups, and memory for one joiner's entries
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
     observer: called with (phase, step) as steps go on, on the training thread; for profiles, drills and tests
     Raises MisuseError where the program has to be changed.
@@ -206,7 +206,6 @@ class Replica:
         overlap: bool = True,
         process_group: dist.ProcessGroup | None = None,
         backend: str = "gloo",
-        open_timeout_s: float = 60.0,
         heal_log_bytes: int = 4 << 30,
         environment: RankEnvironment | None = None,
         observer: Observer | None = None,
@@ -227,7 +226,6 @@ class Replica:
             bucket_bytes=bucket_bytes,
             overlap=overlap,
             backend=backend,
-            open_timeout_s=open_timeout_s,
             heal_log_bytes=heal_log_bytes,
         )
         self._assembly: Assembly = assemble(

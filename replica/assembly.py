@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from lighthouse.auth import read_token, token_metadata
 from lighthouse.batch import BatchPolicy
+from lighthouse.deadlines import derive
 from replica.apply import Apply, DefaultApply, raw_sums
 from replica.attach import AgentLink
 from replica.buckets import ScratchPool
@@ -32,11 +33,13 @@ from replica.environment import RankEnvironment
 from replica.errors import LeaveError, MisuseError
 from replica.gradients import Gradients, describe, fsdp_modules, sum_over_shards
 from replica.healing import Healing
+from replica.patience import InForce
 from replica.reduction import Hooks
 from replica.state import HasStateDict, TrainingState
 from replica.steps import Observer, Parts, StepLoop
+from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
-from replica.values import Abandoned, Attach, Fetch, Go, Open, Raised, RankDown
+from replica.values import Abandoned, Attach, Fetch, Go, Open, Patience, Raised, RankDown
 
 _COUNTS = (
     "slots",
@@ -69,7 +72,6 @@ class ReplicaOptions:
     bucket_bytes: int
     overlap: bool
     backend: str
-    open_timeout_s: float
     heal_log_bytes: int
 
     def __post_init__(self) -> None:
@@ -77,8 +79,6 @@ class ReplicaOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise MisuseError(f"{name} is {value}; it must be 1 or more")
-        if self.open_timeout_s <= 0:
-            raise MisuseError(f"open_timeout_s is {self.open_timeout_s}; it must be positive")
         if (self.slots is None) == (self.slots_per_group is None):
             raise MisuseError(
                 "give either slots (the global batch stays the same, however many groups there are) or slots_per_group "
@@ -200,7 +200,8 @@ def assemble(
     state = TrainingState(model, optimizer, scheduler, extras)
     log = EntryLog(reuse_sets=0)  # ScratchPool knows better when memory is free
     token = read_token(Path(environment.token_file))
-    server = WeightServer(environment.bind, token.encode(), log, lock=socket_lock())
+    limits = TransferLimits.of(derive(environment.knobs))
+    server = WeightServer(environment.bind, token.encode(), log, limits=limits, lock=socket_lock())
     link, healing, communicators = _connect(options, environment, token, model, gradients, state, log, server)
     default = DefaultApply(optimizer, scheduler, options.max_grad_norm)
     parts = Parts(
@@ -228,7 +229,7 @@ def assemble(
         loop=StepLoop(parts, wishes),
         parts=parts,
         server=server,
-        rendezvous=Rendezvous(environment.bind, token),
+        rendezvous=Rendezvous(environment.bind, token, hello_s=derive(environment.knobs).hello_s),
     )
 
 
@@ -243,6 +244,7 @@ def _connect(
     server: WeightServer,
 ) -> tuple[AgentLink, Healing, Communicators]:
     """The agent's stream, and what its reader thread hands commands to at once."""
+    in_force = InForce(environment.knobs, lambda now: server.heed(TransferLimits.of(now)))
 
     def begin(number: int, place: int, size: int, rendezvous: str) -> Opening:
         return Opening(
@@ -252,9 +254,10 @@ def _connect(
             size,
             rendezvous,
             f"{environment.run_id}/{number}/{environment.shard_rank}",
-            options.open_timeout_s,
+            in_force.now.reach_s,
             bind=environment.bind,
             token=token,
+            deadlines=in_force.now,
         )
 
     def at_once(command: RankDown) -> bool:
@@ -268,12 +271,14 @@ def _connect(
         elif isinstance(command, Fetch):
             healing.fetch(command)
             return True
+        elif isinstance(command, Patience):
+            return in_force.heed(command)
         return False
 
     def lost(reason: str) -> None:
         communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
 
-    link = AgentLink(environment.agent, token_metadata(token), at_once, lost)
+    link = AgentLink(environment.agent, token_metadata(token), at_once, lost, orphan_s=in_force.now.orphan_s)
     communicators = Communicators(begin, link.say)
     healing = Healing(
         state=state,
@@ -284,6 +289,7 @@ def _connect(
         shard_rank=environment.shard_rank,
         like=[torch.empty(b.numel, dtype=b.dtype, device="meta") for b in gradients.layout.buckets],
         log_bytes=options.heal_log_bytes,
+        in_force=in_force,
         say=link.say,
     )
     return link, healing, communicators

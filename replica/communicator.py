@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from lighthouse.deadlines import DEFAULTS, Deadlines
 from replica.rendezvous import Deadline, Rendezvous
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Invitation:
     prefix: str
     bind: str
     token: str
+    deadlines: Deadlines = DEFAULTS
 
 
 class Opening:
@@ -111,7 +113,7 @@ class Opening:
     rendezvous: "host:port" of the first member's `Rendezvous`; prefix: names run, generation and shard there
     timeout_s: the opening gives up after that
     bind: the address (or interface) to use towards other groups; a literal, so that nothing is looked up
-    token: the run's token, which the rendezvous asks for
+    token: the run's token, which the rendezvous asks for; deadlines: of the run
 
     Whoever does not take the result calls `abandon`.
     """
@@ -128,6 +130,7 @@ class Opening:
         *,
         bind: str = "127.0.0.1",
         token: str = "",
+        deadlines: Deadlines = DEFAULTS,
     ) -> None:
         self._number = number
         self._deadline = Deadline(timeout_s)
@@ -137,7 +140,14 @@ class Opening:
         self._reason = ""
         self._opened: Communicator | None = None
         invitation = Invitation(
-            number=number, place=place, size=size, rendezvous=rendezvous, prefix=prefix, bind=bind, token=token
+            number=number,
+            place=place,
+            size=size,
+            rendezvous=rendezvous,
+            prefix=prefix,
+            bind=bind,
+            token=token,
+            deadlines=deadlines,
         )
         arguments = (_opener(backend), invitation)
         threading.Thread(target=self._run, args=arguments, name=f"open-{number}", daemon=True).start()

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lighthouse.deadlines import KNOBS, Knobs
+
 
 class NotARankError(Exception):
     """This process was not started by an agent, or by one of another version; the message says what is missing."""
@@ -39,6 +41,8 @@ class RankEnvironment:
     """For `init_process_group` of the in-group process group: a "file://" URL of this life alone."""
     master_port: int = 0
     """A port that was free on `bind` when the rank was started, for torch's `env://`."""
+    knobs: Knobs = Knobs()
+    """What this rank's deadlines follow from, until its agent says otherwise."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.shard_rank < self.shards:
@@ -61,7 +65,14 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
                 fields[field] = int(environ[name])
             except ValueError:
                 raise NotARankError(f"{name} is {environ[name]!r}: it must be a whole number") from None
-    return RankEnvironment(**fields)  # type: ignore[arg-type]
+    return RankEnvironment(**fields, knobs=_knobs(environ.get(_DEADLINES, "")))  # type: ignore[arg-type]
+
+
+def _knobs(text: str) -> Knobs:
+    try:
+        return Knobs(**dict(zip(KNOBS, map(float, text.split()), strict=True))) if text else Knobs()
+    except ValueError as wrong:
+        raise NotARankError(f"{_DEADLINES} is {text!r}: it must be {' '.join(KNOBS)} ({wrong})") from None
 
 
 def write_environment(rank: RankEnvironment) -> dict[str, str]:
@@ -69,6 +80,7 @@ def write_environment(rank: RankEnvironment) -> dict[str, str]:
     ours = {name: str(getattr(rank, field)) for name, field in (_TEXTS | _NUMBERS).items()}
     return {
         **ours,
+        _DEADLINES: " ".join(str(getattr(rank.knobs, name)) for name in KNOBS),
         "MASTER_ADDR": rank.bind,
         "RANK": str(rank.shard_rank),
         "LOCAL_RANK": str(rank.shard_rank),
@@ -78,6 +90,7 @@ def write_environment(rank: RankEnvironment) -> dict[str, str]:
     }
 
 
+_DEADLINES = "BELLROCK_DEADLINES"
 _TEXTS = {
     "BELLROCK_AGENT": "agent",
     "BELLROCK_TOKEN_FILE": "token_file",
@@ -93,3 +106,5 @@ _NUMBERS = {
     "MASTER_PORT": "master_port",
 }
 _OPTIONAL = {"BELLROCK_BIND", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"}
+OF_ONE_LIFE = frozenset({"BELLROCK_AGENT", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"})
+"""Variables that differ from one start of the ranks to the next."""

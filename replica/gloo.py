@@ -46,13 +46,6 @@ from replica.solo import Ended, SoloCommunicator
 
 __all__ = ["GlooCommunicator", "graveyard_size", "open_gloo"]
 
-COLLECTIVE_TIMEOUT_S = 900.0
-"""gloo fails a collective by itself after so long without progress, which also empties the graveyard.
-
-Only a net: stalls are judged by the lighthouse.
-"""
-
-_CONNECT_S = 10.0
 _SLICE_S = 0.05
 _GRACE_S = 0.05
 _QUIET_S = 0.003
@@ -65,7 +58,7 @@ def open_gloo(invitation: Invitation, deadline: Deadline) -> Communicator:
     """Open the communicator that the invitation describes. Blocks; meant for `Opening`'s thread.
 
     Raises GaveUp when the deadline ran out or was cancelled, or the rendezvous or a member went away. While gloo
-    connects (all members are there by then) a cancelled deadline is seen after 10 s at most.
+    connects (all members are there by then) a cancelled deadline is seen after `mesh_s` at most.
     """
     if invitation.size == 1:
         return SoloCommunicator(invitation.number)
@@ -95,7 +88,7 @@ def _connect(
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [device.gloo]
     options._threads = 2
-    options._timeout = timedelta(seconds=min(_CONNECT_S, deadline.remaining_s(doing)))
+    options._timeout = timedelta(seconds=min(invitation.deadlines.mesh_s, deadline.remaining_s(doing)))
     before = open_sockets()
     try:
         group = dist.ProcessGroupGloo(store, invitation.place, invitation.size, options)
@@ -171,6 +164,8 @@ class GlooCommunicator:
         self.number = invitation.number
         self.place = invitation.place
         self.size = invitation.size
+        # Only a net, which also empties the graveyard: stalls are judged by the lighthouse.
+        self._timeout = timedelta(seconds=invitation.deadlines.collective_s)
         self._group: dist.ProcessGroupGloo | None = group
         self._store = store
         self._device: Device | None = device
@@ -195,7 +190,7 @@ class GlooCommunicator:
             return Ended(self.still_good)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment]
-        options.timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        options.timeout = self._timeout
         with self._lock:
             return self._started(self._usable().allreduce([tensor], options), (tensor,))
 
@@ -203,7 +198,7 @@ class GlooCommunicator:
         mine = record.detach().clone()
         matrix = torch.zeros(self.size * mine.numel(), dtype=torch.uint8)
         options = distributed_c10d.AllgatherOptions()  # type: ignore[attr-defined]
-        options.timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        options.timeout = self._timeout
         with self._lock:
             work = self._usable()._allgather_base(matrix, mine, options)
             return self._started(work, (matrix, mine)), matrix.view(self.size, -1)

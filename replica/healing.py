@@ -16,9 +16,11 @@ from lighthouse.values import EntryName, Version
 from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
+from replica.patience import InForce
 from replica.snapshot import Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import TransferFailed, fetch_entry, load_snapshot
+from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
 from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, RankUp, UpToDate
 
@@ -44,6 +46,7 @@ class Healing:
         shard_rank: int,
         like: Sequence[torch.Tensor],
         log_bytes: int,
+        in_force: InForce,
         say: Callable[[RankUp], None],
     ) -> None:
         self._state = state
@@ -54,11 +57,11 @@ class Healing:
         self._shard_rank = shard_rank
         self._like = like
         self._log_bytes = log_bytes
+        self._in_force = in_force
         self._say = say
         self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
-        self._heal = 0
         self._staged: Snapshot | None = None
 
     def settle(self) -> None:
@@ -75,8 +78,7 @@ class Healing:
         An entry that was told to be applied first is waited for: at most one lies here beside the one being applied.
         """
         turn = self._next_turn()
-        heal = self._heal
-        threading.Thread(target=self._fetch, args=(command, turn, heal), name="bellrock-fetch", daemon=True).start()
+        threading.Thread(target=self._fetch, args=(command, turn), name="bellrock-fetch", daemon=True).start()
 
     def take(self, name: EntryName) -> Entry:
         """The held entry `name`, to be applied; all others are forgotten."""
@@ -93,10 +95,18 @@ class Healing:
         self._next_turn()
         with self._changed:
             self._held.clear()
-            self._heal = command.heal
         self.settle()
         try:
-            loaded = load_snapshot(self._addresses(command), command.heal, self._state, self._token, lock=socket_lock())
+            deadlines = self._in_force.now
+            loaded = load_snapshot(
+                self._addresses(command),
+                command.heal,
+                self._state,
+                self._token,
+                wait_s=deadlines.staging_s,
+                limits=TransferLimits.of(deadlines),
+                lock=socket_lock(),
+            )
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
         self._log.stand_on(loaded.version)
@@ -116,6 +126,10 @@ class Healing:
         self._log.owe(heal, version, self._log_bytes)
         self._server.stage(heal, snapshot)
         self._staged = snapshot
+
+    def keep(self, heal: int, version: Version) -> None:
+        """Keeps the log of entries for `heal`, the one that led to `version` among them if it is still here."""
+        self._log.owe(heal, Version(version.step - 1, 0), self._log_bytes)
 
     def drop(self, heal: int) -> None:
         """Drops the snapshot and the log of `heal`."""
@@ -137,7 +151,7 @@ class Healing:
             self._changed.notify_all()
             return self._turn
 
-    def _fetch(self, command: Fetch, turn: int, heal: int) -> None:
+    def _fetch(self, command: Fetch, turn: int) -> None:
         with self._changed:
             # The entry that leads to where this one starts may wait for the training thread still.
             self._changed.wait_for(
@@ -153,7 +167,8 @@ class Healing:
                     self._token,
                     wait_s,
                     self._like,
-                    heal=heal,
+                    heal=command.heal,
+                    limits=TransferLimits.of(self._in_force.now),
                     lock=socket_lock(),
                 )
             except (TransferFailed, ValueError) as failure:

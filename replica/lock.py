@@ -27,8 +27,6 @@ from replica import processes
 
 YIELD_SIGNAL = signal.SIGUSR1
 """Asks an agent to end its ranks and go, because a newer one of its name is there."""
-KILL_S = 10.0
-"""How long a holder sent SIGKILL, or a rank, may take to go before the new agent gives up, saying so."""
 _POLL_S = 0.003
 _RECORD_BYTES = 4096
 
@@ -73,10 +71,10 @@ class GroupLock:
         self._boot = processes.this_boot()
         self._file = -1
 
-    async def take_over(self, yield_s: float) -> Holder | None:
+    async def take_over(self, yield_s: float, reap_s: float) -> Holder | None:
         """Takes the lock; when it returns, no rank of a predecessor is left. Returns the predecessor, if there was one.
 
-        yield_s: how long a holder may take to end its ranks before it is killed
+        yield_s: how long a holder may take to end its ranks before it is killed; reap_s: the kernel, to end the killed
         Raises LockError if holder or ranks cannot be ended.
         """
         _make_private(self.path.parent)
@@ -89,7 +87,7 @@ class GroupLock:
             holder = self._read()
             if holder is not None and holder.boot == self._boot:
                 self._press(holder.agent, asked, now, yield_s)
-            if now - began > yield_s + KILL_S:
+            if now - began > yield_s + reap_s:
                 raise LockError(
                     f"another agent of this group holds {self.path} and does not go"
                     f"{f' (pid {holder.agent.pid})' if holder else ''}: end it, or give this group another name"
@@ -97,7 +95,7 @@ class GroupLock:
             await asyncio.sleep(_POLL_S)
         before = self._read()
         if before is not None and before.boot == self._boot:
-            await asyncio.to_thread(_end_ranks, before)
+            await asyncio.to_thread(_end_ranks, before, reap_s)
         self.record(())
         self.held = True
         return before
@@ -145,11 +143,11 @@ class GroupLock:
         os.pwrite(self._file, data.ljust(max(_RECORD_BYTES, os.fstat(self._file).st_size), b"\n"), 0)
 
 
-def _end_ranks(before: Holder) -> None:
+def _end_ranks(before: Holder, reap_s: float) -> None:
     for rank in before.ranks:
         processes.end_session(rank.pid, rank.started)
-    left = processes.end_kin(before.mark, KILL_S)
-    left += [rank.pid for rank in before.ranks if not processes.wait_gone(rank.pid, rank.started, KILL_S)]
+    left = processes.end_kin(before.mark, reap_s)
+    left += [rank.pid for rank in before.ranks if not processes.wait_gone(rank.pid, rank.started, reap_s)]
     if left:
         raise LockError(f"ranks of the former agent of this group do not go, though they were sent SIGKILL: {left}")
 

@@ -43,9 +43,7 @@ ENVIRONMENT = {
 The last connects all channels while opening, instead of in the first collective, which would be in the switch.
 """
 
-ABORT_DEADLINE_S = 10.0
 STUCK_EXIT_CODE = 75
-COLLECTIVE_TIMEOUT_S = 900.0
 
 
 def nccl_opener() -> Callable[[Invitation, Deadline], Communicator]:
@@ -73,7 +71,7 @@ def _open(invitation: Invitation, deadline: Deadline, device: torch.device) -> C
         store = BoardStore(board)
         options = dist.ProcessGroupNCCL.Options()
         options.config.blocking = 0
-        options._timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        options._timeout = timedelta(seconds=invitation.deadlines.collective_s)
         group = dist.ProcessGroupNCCL(store, invitation.place, invitation.size, options)
         group.eager_connect_single_device(device)
         opened = NcclCommunicator(invitation, group, store, device)
@@ -126,6 +124,7 @@ class NcclCommunicator:
         self._group = group
         self._store = store
         self._side = torch.cuda.Stream(device)
+        self._abort_s = invitation.deadlines.abort_s
         self._lock = threading.RLock()
         self._reason = ""
 
@@ -198,6 +197,6 @@ class NcclCommunicator:
             returned.set()
 
         threading.Thread(target=abort, name=f"nccl-abort-{self.number}", daemon=True).start()
-        if not returned.wait(ABORT_DEADLINE_S):
+        if not returned.wait(self._abort_s):
             print(f"ncclCommAbort of generation {self.number} hangs; exiting", file=sys.stderr, flush=True)
             os._exit(STUCK_EXIT_CODE)

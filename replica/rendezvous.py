@@ -26,6 +26,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from lighthouse.deadlines import DEFAULTS
 from replica.descriptors import fork_guard, socket_lock
 
 _NONCE_BYTES = 16
@@ -34,7 +35,6 @@ _HELLO = struct.Struct(f">{_MAC_BYTES}sH")
 _ITEM = struct.Struct(">IH")
 _ITEM_LIMIT = 1 << 20
 _PENDING_LIMIT = 64 << 20
-_HELLO_DEADLINE_S = 10.0
 
 
 class GaveUp(Exception):
@@ -246,11 +246,14 @@ class _Guest:
 class Rendezvous:
     """Serves boards in a thread of its own, at an address to be told to the members. Asks for the run's token.
 
-    bind: address to listen on; port 0 takes a free one.
+    bind: address to listen on; port 0 takes a free one; hello_s: who has not shown the token by then is dropped.
     """
 
-    def __init__(self, bind: str = "127.0.0.1", token: str = "", *, port: int = 0) -> None:
+    def __init__(
+        self, bind: str = "127.0.0.1", token: str = "", *, port: int = 0, hello_s: float = DEFAULTS.hello_s
+    ) -> None:
         self._token = token.encode()
+        self._hello_s = hello_s
         with socket_lock():
             self._listener = socket.create_server((bind, port), family=_family(bind), backlog=1024)
         self._listener.setblocking(False)
@@ -279,7 +282,7 @@ class Rendezvous:
 
     def _serve(self) -> None:
         while True:
-            ready = self._selector.select(_HELLO_DEADLINE_S if self._shy else None)
+            ready = self._selector.select(self._hello_s if self._shy else None)
             for key, mask in ready:
                 if key.fileobj is self._woken:
                     return self._end()
@@ -287,7 +290,7 @@ class Rendezvous:
                     self._accept()
                 else:
                     self._attend(key.data, mask)
-            too_old = time.monotonic() - _HELLO_DEADLINE_S
+            too_old = time.monotonic() - self._hello_s
             for guest in [guest for guest in self._shy if guest.since < too_old]:
                 self._drop(guest)
 

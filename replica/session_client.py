@@ -14,14 +14,11 @@ from typing import Any
 import grpc
 
 from lighthouse.auth import token_metadata
+from lighthouse.deadlines import DEFAULTS, Deadlines
 from lighthouse.values import Down, Refused, Up
 from lighthouse.wire import DOWN, UP, LighthouseStub
 from replica.agent_values import LighthouseSaid, SessionClosed, SessionOpened
 
-CONNECT_S = 5.0
-"""How long one try to open a stream may take."""
-CLOSE_S = 1.0
-"""How long a closing stream may take to send what is queued."""
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
@@ -41,9 +38,15 @@ OnEvent = Callable[[SessionOpened | SessionClosed | LighthouseSaid], None]
 
 
 class SessionClient:
-    """Opens Sessions to the lighthouse at `address` ("host:port"). All methods belong to the loop's thread."""
+    """Opens Sessions to the lighthouse at `address` ("host:port"). All methods belong to the loop's thread.
 
-    def __init__(self, address: str, token: str, on_event: OnEvent) -> None:
+    deadlines: gives those in force
+    """
+
+    def __init__(
+        self, address: str, token: str, on_event: OnEvent, deadlines: Callable[[], Deadlines] = lambda: DEFAULTS
+    ) -> None:
+        self._deadlines = deadlines
         self._address = address
         self._token = token
         self._on_event = on_event
@@ -86,12 +89,12 @@ class SessionClient:
         async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
             try:
                 call = LighthouseStub(channel).Session(metadata=token_metadata(self._token))
-                async with asyncio.timeout(CONNECT_S):
+                async with asyncio.timeout(self._deadlines().session_s):
                     await call.wait_for_connection()
                 self._tell(session, SessionOpened(session=session))
                 reason = await self._carry(session, outbox, call)
             except TimeoutError:
-                reason = self._unreachable(f"no answer within {CONNECT_S:g} s")
+                reason = self._unreachable(f"no answer within {self._deadlines().session_s:g} s")
             except grpc.aio.AioRpcError as error:
                 reason = self._explain(session, error)
             except ValueError as error:
@@ -105,7 +108,7 @@ class SessionClient:
         try:
             await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
             if not reader.done():  # closed here, or broken: then the reader learns why
-                await asyncio.wait({reader}, timeout=CLOSE_S)
+                await asyncio.wait({reader}, timeout=self._deadlines().flush_s)
             if reader.done():
                 return reader.result()
             return "closed"

@@ -69,6 +69,10 @@ class WeightServer:
         self._thread = threading.Thread(target=self._accept, name="weights", daemon=True)
         self._thread.start()
 
+    def heed(self, limits: TransferLimits) -> None:
+        """Connections from now on have these limits."""
+        self._limits = limits
+
     def stage(self, heal: int, snapshot: Snapshot) -> None:
         """From now on `snapshot` is served to whoever asks for `heal`. Let the log owe the heal its entries before."""
         with self._changed:

@@ -243,12 +243,14 @@ class ReadyFor(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("version", "sources")
+    __slots__ = ("version", "sources", "heal")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    HEAL_FIELD_NUMBER: _ClassVar[int]
     version: _wire_pb2.Version
     sources: _containers.RepeatedCompositeFieldContainer[_wire_pb2.Source]
-    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
+    heal: int
+    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ..., heal: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("heal", "sources")
@@ -259,12 +261,24 @@ class Load(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
 
 class StageFor(_message.Message):
-    __slots__ = ("heal", "now")
+    __slots__ = ("heal", "now", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     now: bool
-    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ...) -> None: ...
+    entries: bool
+    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
+
+class Patience(_message.Message):
+    __slots__ = ("lease_s", "stall_patience_s", "connect_s")
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    STALL_PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_S_FIELD_NUMBER: _ClassVar[int]
+    lease_s: float
+    stall_patience_s: float
+    connect_s: float
+    def __init__(self, lease_s: _Optional[float] = ..., stall_patience_s: _Optional[float] = ..., connect_s: _Optional[float] = ...) -> None: ...
 
 class Drop(_message.Message):
     __slots__ = ("heal",)
@@ -299,7 +313,7 @@ class RankMessage(_message.Message):
     def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., mark: _Optional[_Union[Mark, _Mapping]] = ..., roll_call: _Optional[_Union[RollCall, _Mapping]] = ..., rank_opened: _Optional[_Union[RankOpened, _Mapping]] = ..., rank_failed: _Optional[_Union[RankFailed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., up_to_date: _Optional[_Union[UpToDate, _Mapping]] = ..., fetch_failed: _Optional[_Union[FetchFailed, _Mapping]] = ..., loaded: _Optional[_Union[Loaded, _Mapping]] = ..., load_failed: _Optional[_Union[LoadFailed, _Mapping]] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("go", "commit", "apply", "quit", "abandoned", "open", "ready_for", "fetch", "load", "stage_for", "drop")
+    __slots__ = ("go", "commit", "apply", "quit", "abandoned", "open", "ready_for", "fetch", "load", "stage_for", "drop", "patience")
     GO_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     APPLY_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +325,7 @@ class AgentMessage(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     STAGE_FOR_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
     go: Go
     commit: Commit
     apply: Apply
@@ -322,4 +337,5 @@ class AgentMessage(_message.Message):
     load: Load
     stage_for: StageFor
     drop: Drop
-    def __init__(self, go: _Optional[_Union[Go, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., apply: _Optional[_Union[Apply, _Mapping]] = ..., quit: _Optional[_Union[Quit, _Mapping]] = ..., abandoned: _Optional[_Union[Abandoned, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., ready_for: _Optional[_Union[ReadyFor, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., stage_for: _Optional[_Union[StageFor, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ...) -> None: ...
+    patience: Patience
+    def __init__(self, go: _Optional[_Union[Go, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., apply: _Optional[_Union[Apply, _Mapping]] = ..., quit: _Optional[_Union[Quit, _Mapping]] = ..., abandoned: _Optional[_Union[Abandoned, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., ready_for: _Optional[_Union[ReadyFor, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., stage_for: _Optional[_Union[StageFor, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...

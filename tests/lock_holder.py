@@ -23,7 +23,7 @@ async def main() -> None:
     else:
         signal.signal(YIELD_SIGNAL, signal.SIG_IGN)
     lock = GroupLock(Path(folder), "r", name, mark)
-    await lock.take_over(0.3)
+    await lock.take_over(0.3, 10.0)
     sleep = ["sleep", "600"]
     ranks = [
         subprocess.Popen(sleep, start_new_session=True, env={**os.environ, KIN_VARIABLE: kin_mark})

@@ -127,7 +127,6 @@ class AgentProcess:
             "ledger": str(folder / "ledger"),
             "journal": str(folder / "journal"),
             "lock_folder": str(folder / "locks"),
-            "connect_timeout_s": 20.0,
             **options,
         }
         self.process: Any = None

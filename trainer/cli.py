@@ -19,10 +19,11 @@ import tyro
 from rich.console import Console
 
 from lighthouse.auth import TokenError, read_token
-from lighthouse.client import NotAllowed, Unreachable, status_now
+from lighthouse.client import NotAllowed, Unreachable, cold_start_now, status_now
 from lighthouse.program import LighthouseOptions, run_lighthouse
 from replica.agent import AgentOptions, run_agent
 from trainer.commands import (
+    ColdStartCommand,
     Command,
     DemoCommand,
     GroupCommand,
@@ -33,9 +34,9 @@ from trainer.commands import (
 )
 from trainer.config import FixTheConfiguration, TrainConfig, to_argv
 from trainer.demo import Demo, judge
-from trainer.launcher import LocalPlan, LocalRun, make_token, rank_argv
+from trainer.launcher import BYTE_MODEL_IMPORTS, LocalPlan, LocalRun, make_token, rank_argv, standby_flags
 from trainer.replay import replay_journal
-from trainer.show import Story, report_table, status_table
+from trainer.show import Story, deadline_table, report_table, status_table
 from trainer.text import open_text
 
 DESCRIPTION = "Bellrock keeps one synchronous training run alive while its machines die."
@@ -79,13 +80,15 @@ def run_command(chosen: Command, command: tuple[str, ...], environ: Mapping[str,
         case LighthouseOptions():
             return lighthouse(chosen, console)
         case GroupCommand():
-            return group(chosen, command, environ)
+            return group(chosen, command, environ, console)
         case RunCommand():
             return asyncio.run(run(chosen, command, environ, console))
         case DemoCommand():
             return demo(chosen, environ, console)
         case StatusCommand():
             return status(chosen, environ, console)
+        case ColdStartCommand():
+            return cold_start(chosen, environ, console)
         case ReplayCommand():
             return replay(chosen, console)
 
@@ -120,11 +123,14 @@ def lighthouse(chosen: LighthouseOptions, console: Console) -> int:
     if chosen.token_file is not None:
         make_token(chosen.token_file)
         console.print(f"groups need the token in {chosen.token_file}", markup=False, soft_wrap=True)
+    if chosen.explain:
+        console.print(deadline_table(chosen.knobs))
     return asyncio.run(run_lighthouse(chosen))
 
 
-def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, str]) -> int:
+def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, str], console: Console) -> int:
     """`bellrock group`, until it is ended or the run is."""
+    imports = chosen.standby_imports if command else BYTE_MODEL_IMPORTS
     command = command or byte_model(chosen.train, chosen.shards)
     folder = chosen.folder or state_folder(environ) / chosen.run_id
     options = AgentOptions(
@@ -139,10 +145,16 @@ def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, 
         ledger=folder / f"{chosen.name}.ledger",
         journal=folder / f"{chosen.name}.journal",
         restart_limit=chosen.restart_limit,
-        connect_timeout_s=chosen.connect_timeout_s,
-        drain_deadline_s=chosen.drain_deadline_s,
+        lease_s=chosen.lease_s,
+        stall_patience_s=chosen.stall_patience_s,
+        connect_s=chosen.connect_s,
+        standby=chosen.standby,
+        standby_imports=imports,
         verbose=chosen.verbose,
     )
+    if chosen.explain:
+        console.print(deadline_table(options.knobs))
+        console.print("These hold until the lighthouse has welcomed the group; its own do then.", soft_wrap=True)
     return asyncio.run(run_agent(options))
 
 
@@ -156,6 +168,7 @@ def byte_model(config: TrainConfig, shards: int) -> tuple[str, ...]:
 
 async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str, str], console: Console) -> int:
     """`bellrock run`: 0 if every group ended well, having finished the run."""
+    imports = () if command else BYTE_MODEL_IMPORTS
     command = command or byte_model(chosen.train, chosen.shards)
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="bellrock-run-"))
     plan = LocalPlan(
@@ -169,14 +182,18 @@ async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str
             contributors=chosen.contributors,
             allowed_groups=chosen.allowed_groups,
             lease_s=chosen.lease_s,
+            stall_patience_s=chosen.stall_patience_s,
+            connect_s=chosen.connect_s,
             port=chosen.port,
         ),
-        group_flags=("--restart-limit", str(chosen.restart_limit)),
+        group_flags=("--restart-limit", str(chosen.restart_limit), *standby_flags(chosen.standby, imports)),
         command=command,
         quiet=chosen.quiet,
         environ=children_environ(environ),
     )
     local = LocalRun(plan, lambda line: console.print(line, markup=False, soft_wrap=True))
+    if chosen.explain:
+        console.print(deadline_table(chosen.knobs))
     console.print(f"records of this run: {folder}", soft_wrap=True)
     exits = await local.carry_out(Story(console, time.time()).tell)
     return 0 if not any(exits.values()) else 1
@@ -209,6 +226,20 @@ def status(chosen: StatusCommand, environ: Mapping[str, str], console: Console) 
     except (Unreachable, NotAllowed) as problem:
         console.print(f"error: {problem}", style="red", markup=False, soft_wrap=True)
         return 1
+    return 0
+
+
+def cold_start(chosen: ColdStartCommand, environ: Mapping[str, str], console: Console) -> int:
+    """`bellrock cold-start`: 1 if nothing was done, or the lighthouse does not answer or refuses."""
+    token = read_token(token_file(chosen.token_file, environ))
+    try:
+        refused = cold_start_now(chosen.lighthouse, by=chosen.by, token=token, run_id=chosen.run_id)
+    except (Unreachable, NotAllowed) as problem:
+        refused = str(problem)
+    if refused:
+        console.print(f"error: {refused}", style="red", markup=False, soft_wrap=True)
+        return 1
+    console.print("the run goes on from the newest weights that are here; `bellrock status` shows how")
     return 0
 
 

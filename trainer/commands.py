@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
+from lighthouse.deadlines import DEFAULTS, Knobs, derive
 from lighthouse.program import LighthouseOptions
 from trainer.config import FixTheConfiguration, TrainConfig, flag
 
@@ -31,6 +32,25 @@ class StatusCommand:
     """The run, if the lighthouse leads several."""
     token_file: Path | None = None
     """File with the run's token; by default as for `bellrock group`."""
+
+    def __post_init__(self) -> None:
+        check_address(self.lighthouse)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdStartCommand:
+    """Has a run that holds go on from the newest weights that are here, though others may have newer ones, or be at
+    work out of reach: what they have made since is dropped, and they heal when they are back. For someone who knows
+    that those the run waits for are gone."""
+
+    lighthouse: str = DEFAULT_ADDRESS
+    """Address of the run's lighthouse, host:port."""
+    run_id: str = ""
+    """The run, if the lighthouse leads several."""
+    token_file: Path | None = None
+    """File with the run's token; by default as for `bellrock group`."""
+    by: str = "an operator"
+    """Who wants it: kept with the incident."""
 
     def __post_init__(self) -> None:
         check_address(self.lighthouse)
@@ -59,10 +79,20 @@ class GroupCommand:
     """Interface that the ranks listen and connect on. Give one that the other groups' machines reach."""
     restart_limit: int = 3
     """So many identical failures of the ranks in a row end the group."""
-    connect_timeout_s: float = 60.0
-    """Gives up if no lighthouse could be reached for so long after the start."""
-    drain_deadline_s: float = 60.0
-    """After SIGTERM: leaves by itself if nobody has let it go for so long."""
+    standby: Literal["none", "warm"] = "warm"
+    """warm: for each rank, keep a process that has imported torch and waits, so that ranks that died are back sooner.
+    It takes about 230 MB of host memory, no GPU, and is made while all is well. Needs a command that runs Python."""
+    standby_imports: tuple[str, ...] = ()
+    """Modules that a warm standby imports besides torch and replica: those that your program spends time on."""
+    lease_s: float | None = None
+    """Deadlines are the lighthouse's, and taken from it. If this is given and the lighthouse has another, the group
+    ends, saying so."""
+    stall_patience_s: float | None = None
+    """As --lease-s."""
+    connect_s: float | None = None
+    """As --lease-s; before, it is also how long the group tries to reach a lighthouse: 60 s if nothing is said."""
+    explain: bool = False
+    """Print all deadlines, what they follow from, and what happens when they run out; then go on."""
     verbose: bool = False
     """Log every message and decision of the agent."""
 
@@ -94,8 +124,16 @@ class RunCommand:
     """Counts of contributing groups that are allowed, as in 1,2,4; what is surplus is a spare. Empty allows any."""
     lease_s: float = 5.0
     """A group that was not heard of for so long is lost. Long, because all groups share this machine's cores."""
+    stall_patience_s: float = DEFAULTS.knobs.stall_patience_s
+    """Seconds without a step after which who the others wait for is evicted: see bellrock lighthouse --help."""
+    connect_s: float = DEFAULTS.knobs.connect_s
+    """Seconds to wait for others that should be there."""
+    explain: bool = False
+    """Print all deadlines, what they follow from, and what happens when they run out; then go on."""
     restart_limit: int = 3
     """So many identical failures of a group's ranks in a row end that group."""
+    standby: Literal["none", "warm"] = "none"
+    """As for `bellrock group`; none, because all groups share this machine's cores."""
     port: int = 0
     """Port of the lighthouse; 0 takes a free one."""
     folder: Path | None = None
@@ -112,8 +150,12 @@ class RunCommand:
             raise FixTheConfiguration(
                 f"--min-groups {self.min_groups} is above --groups {self.groups}: the run could never begin."
             )
-        if self.lease_s <= 0:
-            raise FixTheConfiguration(f"--lease-s is {self.lease_s}: give a number above 0.")
+        derive(self.knobs)
+
+    @property
+    def knobs(self) -> Knobs:
+        """The three deadlines from which all others are derived. Raises ValueError where they contradict each other."""
+        return Knobs(lease_s=self.lease_s, stall_patience_s=self.stall_patience_s, connect_s=self.connect_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +173,9 @@ class DemoCommand:
     """The run goes on for so many steps once the killed group is at full strength again."""
     folder: Path | None = None
     """Where everything is kept; by default a new folder that is removed again if all is well."""
+    standby: Literal["none", "warm"] = "none"
+    """warm: keep processes ready in which killed ranks begin again. The kill waits for them, and two cores need a
+    while to make them."""
     verbose: bool = False
     """Show what agents and ranks print too."""
 
@@ -156,7 +201,7 @@ class ReplayCommand:
     """Print every event and what followed from it."""
 
 
-Command = LighthouseOptions | GroupCommand | RunCommand | DemoCommand | StatusCommand | ReplayCommand
+Command = LighthouseOptions | GroupCommand | RunCommand | DemoCommand | StatusCommand | ColdStartCommand | ReplayCommand
 
 
 def command_line(lighthouse: LighthouseOptions) -> Any:
@@ -169,6 +214,7 @@ def command_line(lighthouse: LighthouseOptions) -> Any:
         | Annotated[RunCommand, sub("run", prefix_name=False)]
         | Annotated[DemoCommand, sub("demo", prefix_name=False)]
         | Annotated[StatusCommand, sub("status", prefix_name=False)]
+        | Annotated[ColdStartCommand, sub("cold-start", prefix_name=False)]
         | Annotated[ReplayCommand, sub("replay", prefix_name=False)]
     )
 

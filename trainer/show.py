@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lighthouse.core_values import Happened, RunStatus
+from lighthouse.deadlines import Knobs, explain
 
 STYLES = {
     "step": "",
@@ -116,6 +117,18 @@ def status_table(status: RunStatus) -> Table:
             group.host,
             *([group.detail] if detailed else []),
         )
+    return table
+
+
+def deadline_table(knobs: Knobs) -> Table:
+    """All deadlines of a run with these knobs: value, what it follows from, what for, and what happens then."""
+    table = Table(title="Deadlines: a user sets three, all others follow from them", title_justify="left")
+    for column in ("deadline", "value", "derived from", "how long is waited for", "when it has run out"):
+        table.add_column(
+            column, no_wrap=column in ("deadline", "value"), justify="right" if column == "value" else "left"
+        )
+    for row in explain(knobs):
+        table.add_row(*row)
     return table
 
 

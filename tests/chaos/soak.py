@@ -300,7 +300,7 @@ def soak(
     for batch in batches:
         say(f"  {batch}")
     flags = ["--groups-wanted", "4", "--join-wait-s", "120", "--contributors", str(contributors)]
-    flags += ["--stall-floor-s", str(STALL_S), "--warmup-s", "30"]
+    flags += ["--stall-patience-s", str(STALL_S)]
     run = Cluster(folder, "--lease-s", str(LEASE_S), *flags)
     try:
         one = Soak(run=run, groups=4, shards=shards, say=say)

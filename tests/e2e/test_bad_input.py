@@ -32,7 +32,7 @@ def trains(tmp_path_factory: pytest.TempPathFactory, undisturbed: Reference) -> 
 def test_no_lighthouse(cluster: Callable[..., Cluster]) -> None:
     run = cluster()
     run.token_file.write_text("secret\n")
-    run.group("g0", flags=("--connect-timeout-s", "3"))
+    run.group("g0", flags=("--connect-s", "3"))
     assert run.wait_exit("g0") == 1
     assert f"not reachable at {run.address}" in run.log("g0") and "trying again" in run.log("g0")
     assert run.log("g0").count("trying again") < 10

@@ -41,6 +41,8 @@ from lighthouse.values import (
 from lighthouse.wire import DOWN
 from simulation.store import Store
 
+_PATIENT = {"lease_s": 1000.0, "stall_patience_s": 1000.0, "connect_s": 1000.0}
+
 
 class Fleet:
     """Groups g0, g1, … and their lighthouse. `cpu_s`: of the core; `bytes_to`: told to those watched."""
@@ -69,7 +71,7 @@ class Fleet:
 
     def lead(self) -> None:
         """A lighthouse begins to lead from what is stored."""
-        config = RunConfig(run_id="r", groups_wanted=self.groups, lease_s=1000.0, hold_patience_s=0.0)
+        config = RunConfig(run_id="r", groups_wanted=self.groups, **_PATIENT, hold_patience_s=0.0)
         self.state = new_run(config)
         self._conns.clear()
         self._names.clear()

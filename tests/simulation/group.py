@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lighthouse.deadlines import Knobs
 from lighthouse.values import Fenced
 from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_state import AgentState
@@ -320,10 +321,8 @@ def default_config(world: World, group: Group) -> AgentConfig:
         name=group.name,
         host=group.host,
         shards=world.spec.shards,
-        connect_timeout_s=600.0,
+        knobs=Knobs(stall_patience_s=120.0, connect_s=600.0),
         restart_limit=1000,
         restart_backoff_s=0.2,
         restart_backoff_max_s=2.0,
-        drain_deadline_s=world.spec.drain_s,
-        quit_deadline_s=5.0,
     )

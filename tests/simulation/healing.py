@@ -58,6 +58,10 @@ class Healing:
         self.staged[heal] = Snapshot(rank.book.version, rank.book.cursor, rank.stop, rank.weights)
         self.owed[heal] = rank.book.version
 
+    def keep(self, heal: int) -> None:
+        """The log from the entry that led to the present version on."""
+        self.owed[heal] = Version(self._rank.book.version.step - 1, 0)
+
     def drop(self, heal: int) -> None:
         """That heal is over. What members may still need of the last step is not its business."""
         self.staged.pop(heal, None)
@@ -139,7 +143,9 @@ class Healing:
         """Loads a snapshot, after a rehearsal: the rank is told `Loaded` or `LoadFailed`."""
         self._turn += 1
         self.held.clear()
-        self._rank.later(rehearsal_s, self._load_from, message, self._world.engine.now + self._world.spec.heal_s)
+        self._rank.later(
+            rehearsal_s, self._load_from, message, self._world.engine.now + self._world.run_config().deadlines.heal_s
+        )
 
     def _load_from(self, message: Load, deadline_s: float) -> None:
         rank, now = self._rank, self._world.engine.now

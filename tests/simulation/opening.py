@@ -43,7 +43,11 @@ class Communicators:
             lambda _: self._rank.due(self._opened, number, planned),
             lambda reason: self._rank.due(self._not_opened, number, planned, reason),
         )
-        self._rank.later(self._world.spec.open_s, self._not_opened, number, planned, "not opened in time")
+        self._rank.later(self._patience_s(planned), self._not_opened, number, planned, "not opened in time")
+
+    def _patience_s(self, planned: bool) -> float:
+        deadlines = self._world.run_config().deadlines
+        return deadlines.open_s if planned else deadlines.reach_s
 
     def _opened(self, number: int, planned: bool) -> None:
         if number < self.floor or number not in self._places or number in self._lost:

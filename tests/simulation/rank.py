@@ -26,6 +26,7 @@ from replica.values import (
     Mark,
     MarkKind,
     Open,
+    Patience,
     Quit,
     RankDown,
     RankFailed,
@@ -85,7 +86,7 @@ class Rank:
 
     def hear(self, message: RankDown) -> None:
         """A message of the agent arrives."""
-        if not self.alive:
+        if not self.alive or isinstance(message, Patience):  # the world's waits are the run's from the start
             return
         if isinstance(message, Abandoned):
             self._abandon_below(message.number)
@@ -300,6 +301,8 @@ class Rank:
             self.sum.clear()
         if isinstance(message, Drop):
             self.healing.drop(message.heal)
+        elif isinstance(message, StageFor) and message.entries:
+            self.healing.keep(message.heal)
         elif isinstance(message, StageFor) and message.now:
             self.healing.stage(message.heal)
         elif isinstance(message, Load):

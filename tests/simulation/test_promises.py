@@ -55,7 +55,7 @@ def test_survivors_of_a_death_compute_no_slot_twice() -> None:
 @pytest.mark.parametrize("moment", [3.0, 3.02, 3.05, 3.07, 3.1])
 def test_who_stalls_is_evicted(moment: float) -> None:
     """A rank hangs, wherever in the step, while its agent lives and beats: it is started anew, and nobody else."""
-    world = World(5, msgspec.structs.replace(QUIET, marks=True, stall_floor_s=1.0))
+    world = World(5, msgspec.structs.replace(QUIET, marks=True, stall_patience_s=1.0, connect_s=5.0))
     world.run(moment)
     hung = world.groups["g2"]
     before = hung.ranks[0]

@@ -45,12 +45,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     join_wait_s: float = 3.0
     lease_s: float = 2.0
     hold_patience_s: float = 0.0
+    cold_start_after_s: float = 0.0
     slot_s: float = 0.05
     start_s: float = 0.3
-    stall_floor_s: float = 10.0
-    open_s: float = 5.0
-    heal_s: float = 5.0
-    drain_s: float = 20.0
+    stall_patience_s: float = 10.0
+    connect_s: float = 15.0
     drift: float = 0.02
     wall_ms: int = 1_000
     lighthouse_back_s: float = 0.5
@@ -115,10 +114,9 @@ class World:
             allowed_groups=spec.allowed_groups,
             lease_s=spec.lease_s,
             hold_patience_s=spec.hold_patience_s,
-            stall_floor_s=spec.stall_floor_s,
-            warmup_s=spec.stall_floor_s,
-            open_s=spec.open_s,
-            heal_s=spec.heal_s,
+            cold_start_after_s=spec.cold_start_after_s,
+            stall_patience_s=spec.stall_patience_s,
+            connect_s=spec.connect_s,
         )
 
     def agent_config(self, group: Group) -> AgentConfig:

@@ -221,7 +221,7 @@ def test_a_wrong_token_ends_the_agent_saying_so(tmp_path: Path) -> None:
 def test_no_lighthouse(tmp_path: Path) -> None:
     async def story() -> None:
         async with scene(tmp_path) as (_, start):
-            agent = await start(lighthouse="127.0.0.1:1", connect_timeout_s=2.0)
+            agent = await start(lighthouse="127.0.0.1:1", connect_s=2.0)
             assert await agent.ended() == 1, agent.shown()
             assert "lighthouse not reachable at 127.0.0.1:1, trying again" in agent.shown()
 

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from agent_script import Script, attach, closes, members, source
 
+from lighthouse.deadlines import Knobs
 from lighthouse.values import (
     ROOT,
     Abandon,
@@ -54,7 +55,8 @@ def dies(script: Script, shard_rank: int = 0, code: int = 1, traceback: str = BO
 
 def restarted(script: Script, incarnation: int) -> None:
     """A new life, welcomed, and in a step of a new generation."""
-    script.waits_for(StartRanks)
+    if script.state.life.number < incarnation:
+        script.waits_for(StartRanks)
     script.attaches()
     script.meets(incarnation=incarnation)
     roster = tuple(msgspec.structs.replace(m, incarnation=incarnation) for m in members("a", "b"))
@@ -124,7 +126,7 @@ def test_a_setup_without_slots_and_steps_ends_the_agent(setup: dict[str, str]) -
 
 
 def test_ranks_that_do_not_attach_in_time_are_ended_and_counted() -> None:
-    script = Script(start_deadline_s=50.0)
+    script = Script(knobs=Knobs(connect_s=5.0))
     script.does(TookOver())
     script.rank(0, attach(0))
     assert script.waits_for(EndRanks).life == 1
@@ -306,6 +308,7 @@ def test_progress_forgives_a_kill_at_once_and_an_error_only_after_a_while() -> N
         script.commits()
         dies(script, code=-9, traceback="")
         assert script.state.life.alike == 1
+        assert script.last(StartRanks).life == life + 1, "without a pause"
         restarted(script, life + 1)
     script.commits()
     dies(script)
@@ -349,8 +352,8 @@ def test_ranks_that_do_not_leave_are_ended() -> None:
 def test_config_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="shards is 0"):
         AgentConfig(run_id="r", name="a", host="h", shards=0)
-    with pytest.raises(ValueError, match="quit_deadline_s"):
-        AgentConfig(run_id="r", name="a", host="h", shards=1, quit_deadline_s=-1.0)
+    with pytest.raises(ValueError, match="reconnect_s"):
+        AgentConfig(run_id="r", name="a", host="h", shards=1, reconnect_s=-1.0)
     with pytest.raises(ValueError, match="name"):
         AgentConfig(run_id="r", name="", host="h", shards=1)
 

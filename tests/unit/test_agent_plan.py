@@ -3,6 +3,7 @@
 import pytest
 from agent_script import SLOTS, Script, closes, held, members, merged_step, source, whole
 
+from lighthouse.deadlines import DEFAULTS
 from lighthouse.values import (
     ROOT,
     Abandon,
@@ -303,7 +304,7 @@ def test_a_drain_with_the_lighthouse_away_leaves_after_the_commit_that_follows_i
     drained(script)
     start = script.now
     script.commits()
-    while script.now < start + script.config.drain_deadline_s:
+    while script.now < start + DEFAULTS.drain_s:
         script.waits()
     assert not script.downs(Quit)
     assert script.commits().leave
@@ -319,7 +320,7 @@ def test_a_drain_in_a_step_that_never_commits_leaves_all_the_same() -> None:
     start = script.now
     while not script.downs(Quit):
         script.waits()
-    assert script.now <= start + script.config.drain_deadline_s + script.config.quit_deadline_s
+    assert script.now <= start + DEFAULTS.drain_s + DEFAULTS.quit_s
 
 
 @pytest.mark.parametrize("reachable", [True, False])
@@ -333,7 +334,7 @@ def test_a_drain_in_no_step_waits_only_for_a_lighthouse_that_is_there(reachable:
     start = script.now
     while not script.downs(Quit):
         script.waits()
-    assert script.now <= start + script.config.drain_deadline_s
+    assert script.now <= start + DEFAULTS.drain_s
     assert script.downs(Quit)[-1].success
 
 

@@ -2,6 +2,7 @@
 
 from agent_script import Script, closes
 
+from lighthouse.deadlines import Knobs
 from lighthouse.values import (
     Abandon,
     Beat,
@@ -37,7 +38,7 @@ def in_step(**config: object) -> Script:
 
 
 def test_without_a_first_welcome_the_agent_gives_up() -> None:
-    script = Script(connect_timeout_s=20.0)
+    script = Script(knobs=Knobs(connect_s=20.0))
     script.attaches()
     for _ in range(1000):
         if script.downs(Quit):
@@ -52,7 +53,7 @@ def test_without_a_first_welcome_the_agent_gives_up() -> None:
 
 
 def test_a_lighthouse_that_accepts_and_says_nothing_is_given_up_too() -> None:
-    script = Script(connect_timeout_s=20.0)
+    script = Script(knobs=Knobs(connect_s=20.0))
     script.attaches()
     script.does(SessionOpened(session=1))
     script.waits()
@@ -60,7 +61,7 @@ def test_a_lighthouse_that_accepts_and_says_nothing_is_given_up_too() -> None:
 
 
 def test_after_the_first_welcome_it_waits_for_ever() -> None:
-    script = in_step(connect_timeout_s=20.0)
+    script = in_step(knobs=Knobs(connect_s=20.0))
     closes(script)
     opened = 0
     while script.now < 1000.0:

@@ -119,7 +119,7 @@ def test_a_run_does_not_wait_for_ever_for_a_joiner_that_loads() -> None:
 def stalled(*marks: int) -> Told:
     """Groups of which nobody has committed for long, and that have reported these marks."""
     names = [f"g{i}" for i in range(len(marks))]
-    told = formed(*names, stall_floor_s=1.5)
+    told = formed(*names, stall_patience_s=1.5, connect_s=5.0)
     at = told.commits(*names, step=2)
     told.waits(1.6)
     for name, mark in zip(names, marks, strict=True):
@@ -150,7 +150,7 @@ def test_slow_is_not_stalled_while_nobody_waits() -> None:
 
 
 def test_steps_are_progress() -> None:
-    told = formed("g1", "g2", stall_floor_s=1.5)
+    told = formed("g1", "g2", stall_patience_s=1.5, connect_s=5.0)
     for step in range(2, 8):
         told.waits(1.0)
         told.commits("g1", "g2", step=step)
@@ -158,7 +158,7 @@ def test_steps_are_progress() -> None:
 
 
 def test_a_change_does_not_count_against_the_patience() -> None:
-    told = formed("g1", "g2", stall_floor_s=1.5)
+    told = formed("g1", "g2", stall_patience_s=1.5, connect_s=5.0)
     at = told.commits("g1", "g2", step=2)
     told.waits(1.0)
     told.says("g1", Failure(number=at.generation, reason="a collective failed"))

@@ -8,9 +8,11 @@ from contextlib import suppress
 import torch
 from torch import nn
 
+from lighthouse.deadlines import Knobs
 from lighthouse.values import EntryName, Source, Version
 from replica.entry import Entry, EntryLog
 from replica.healing import Healing
+from replica.patience import InForce
 from replica.state import TrainingState
 from replica.transfer_server import WeightServer
 from replica.values import Fetch, Held, Merged, RankUp
@@ -41,6 +43,7 @@ def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost()
         shard_rank=0,
         like=[torch.empty(10, device="meta")],
         log_bytes=1 << 20,
+        in_force=InForce(Knobs()),
         say=said.put,
     )
     try:

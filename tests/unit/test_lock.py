@@ -56,7 +56,7 @@ def holders(tmp_path: Path) -> Iterator[list[HolderProcess]]:
 
 def take(folder: Path, yield_s: float = 5.0, name: str = "g1") -> tuple[GroupLock, Holder | None]:
     lock = GroupLock(folder, "r", name, "mine")
-    return lock, asyncio.run(lock.take_over(yield_s))
+    return lock, asyncio.run(lock.take_over(yield_s, 10.0))
 
 
 def test_free(tmp_path: Path) -> None:

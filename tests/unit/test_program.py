@@ -220,7 +220,7 @@ def test_it_asks_for_the_token_in_its_file(tmp_path: Path) -> None:
         ({"port": 70000}, "use 0 to 65535"),
         ({"bind": "0.0.0.0"}, "give a token_file, or bind to"),
         ({"until_ended": True}, "needs a run_id"),
-        ({"lease_s": 0.0}, "lease_s must be above 0"),
+        ({"lease_s": 0.0}, "lease_s is 0: give a number of seconds above 0"),
         ({"min_groups": 0}, "min_groups must be at least 1"),
         ({"hold_patience_s": 1.0}, "hold_patience_s .* is below lease_s"),
         ({"journal_mib": 0}, "journal_mib must be at least 1"),

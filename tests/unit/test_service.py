@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lighthouse.auth import token_metadata
 from lighthouse.client import NotAllowed, Session, Unreachable, open_session, status, status_now, watch, watch_now
 from lighthouse.core_values import Core, Happened, RunConfig
+from lighthouse.deadlines import DEFAULTS
 from lighthouse.journal import Journal, replay
 from lighthouse.service import PortTaken, Runs, Server, Serving
 from lighthouse.store import Store, Superseded
@@ -70,7 +72,7 @@ class Place:
         self.runs = Runs(
             Serving(core=core, store=self.store, journal=self.journal, config_for=config_for, only_run=only)
         )
-        self.server = Server(self.runs, token=TOKEN, farewell_s=farewell_s)
+        self.server = Server(self.runs, token=TOKEN, deadlines=msgspec.structs.replace(DEFAULTS, farewell_s=farewell_s))
         self.address = ""
 
     async def session(self, name: str, **hello_fields: Any) -> Session:
