@@ -26,9 +26,8 @@ class Schedule(Protocol):
 class Update:
     """What a registered `apply` is given; `.grad` of every parameter holds the raw sum over all samples of the step.
 
-    (For the default apply it is that times its factor.)
-
-    In a step that is skipped (`merged.skip`) there are no gradients: only what counts steps moves.
+    (For the default apply: times its factor.) In a step that is skipped (`merged.skip`) there are no gradients: only
+    what counts steps moves.
     merged: the step's merged roll call: divide by `merged.tokens`; `merged.grad_norm` is the norm of the mean gradient
     gradients: this shard's local gradients, sharing memory with `.grad` (DTensors' local parts), in parameter order
     """
