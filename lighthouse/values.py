@@ -254,10 +254,8 @@ class Probed(Message, frozen=True):
 
 
 class Contributed(Message, frozen=True):
-    """The group contributes for the first time since its ranks were started: seconds since then, by part.
-
-    The parts are those of `replica/agent_split.py`; warm: all ranks began in standbys
-    """
+    """The group contributes for the first time since its ranks were started: seconds since then, by the parts of
+    `replica/agent_split.py`; warm: all ranks began in standbys."""
 
     warm: bool
     start_s: float

@@ -28,12 +28,10 @@ REPLICA: tuple[Mutation, ...] = (
     _state("a base outlives what abandons it", "level=state.level if keeps_level else None,", "level=state.level,"),
     _state(
         "the generation that failed is still voted for",
-        "abandoned(state, number + 1),\n        failures",
-        "abandoned(state, number),\n        failures",
+        "abandoned(state, number + 1), failures",
+        "abandoned(state, number), failures",
     ),
-    _state(
-        "the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"
-    ),
+    _plan("the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"),
     _step(
         "votes of another step count",
         "message.generation != seat.generation or message.step != state.stand.version.step:",
