@@ -31,7 +31,8 @@ from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
 from replica.state import HasStateDict
-from replica.steps import REHEARSAL, Observer, StepLoop
+from replica.step_parts import Observer
+from replica.steps import REHEARSAL, StepLoop
 from replica.values import Merged
 
 

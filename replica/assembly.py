@@ -37,7 +37,8 @@ from replica.healing import Healing
 from replica.patience import InForce
 from replica.reduction import Hooks
 from replica.state import HasStateDict, TrainingState
-from replica.steps import Observer, Parts, StepLoop
+from replica.step_parts import Observer, Parts
+from replica.steps import StepLoop
 from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
 from replica.values import Abandoned, Attach, Go, Open, Patience, Raised, RankDown

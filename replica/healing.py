@@ -126,11 +126,11 @@ class Healing:
         self._staged: Snapshot | None = None
 
     def settle(self) -> None:
-        """Makes the state readable and writable: parameters sharded, copies for others complete."""
+        """Makes the state readable and writable: parameters sharded, copies for others before what is done next."""
         for module in self._modules:
             module.reshard()
         if self._staged is not None:
-            self._staged.wait()
+            self._staged.fence()
             self._staged = None
 
     def fetch(self, command: Fetch) -> None:

@@ -290,7 +290,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _apart("everybody lacks whoever was put out", "            others.discard(name)\n", "            pass\n"),
     _change("who is apart is taken back at once", "[g for g in reporters if not g.apart]", "reporters"),
     _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
-    _apart("a joiner that is put out stays caught up", "apart=True, caught=False)", "apart=True,"),
+    _apart("a joiner that is put out stays caught up", "apart=True, caught=False)", "apart=True)"),
     _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),
     # ---- history and deals
     _history(
