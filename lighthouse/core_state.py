@@ -161,6 +161,7 @@ class RunState(Value, frozen=True):
     odd: names of groups that plans and heals are about: all but members with nothing on their minds
     kept: for whom entries are kept, the latest last
     progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
+    moved_s: when a joiner was last seen to get bytes
     cold: who wants a cold start that was not made yet, empty for nobody
     """
 
@@ -191,6 +192,7 @@ class RunState(Value, frozen=True):
     step_s: float = 0.0
     kept: tuple[Keeping, ...] = ()
     progress_s: float = -1.0
+    moved_s: float = 0.0
     finished: Version | None = None
     ended: str = ""
     dirty: bool = True

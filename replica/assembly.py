@@ -78,9 +78,12 @@ class ReplicaOptions:
     bucket_bytes: int
     overlap: bool
     backend: str
+    heal: str
     heal_log_bytes: int | None
 
     def __post_init__(self) -> None:
+        if self.heal not in ("log", "pause"):
+            raise MisuseError(f'heal is {self.heal!r}; it must be "log" or "pause"')
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -364,6 +367,7 @@ def _setup(
         "scheduler": "none" if scheduler is None else type(scheduler).__name__,
         "apply": "default" if apply is None else getattr(apply, "__qualname__", type(apply).__qualname__),
         "max_grad_norm": str(options.max_grad_norm),
+        "heal": options.heal,
         "bucket_bytes": str(options.bucket_bytes),
         "data": f"{options.dataset_length or ''} {options.data}".strip(),
         "torch": torch.__version__,
