@@ -232,7 +232,12 @@ class AgentLoop:
                 await self._attach.stop()
                 self._attach = None
             server = AttachServer(
-                life, self._state.config.shards, self._options.token, self._rank_said, self._rank_left
+                life,
+                self._state.config.shards,
+                self._options.token,
+                self._rank_said,
+                self._rank_left,
+                self.deadlines.hello_s,
             )
             address = await server.start(_address(self._hands.folder, life))
             self._attach = server

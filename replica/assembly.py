@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from lighthouse.auth import read_token, token_metadata
+from lighthouse.auth import read_token
 from lighthouse.deadlines import derive
 from replica.apply import Apply, DefaultApply
 from replica.attach import AgentLink
@@ -230,7 +230,7 @@ def _connect(
     def lost(reason: str) -> None:
         communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
 
-    link = AgentLink(environment.agent, token_metadata(token), at_once, lost, orphan_s=in_force.now.orphan_s)
+    link = AgentLink(environment.agent, token, at_once, lost, orphan_s=in_force.now.orphan_s)
     communicators = Communicators(begin, link.say)
     healing = Healing(
         state=state,
