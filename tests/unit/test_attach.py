@@ -219,8 +219,7 @@ def test_a_ranks_own_end_of_it(tmp_path: Path, kind: str) -> None:
             link.say(Mark(kind=MarkKind.ROLL_CALL, step=0))  # nobody hears it: this rank is not known yet
             await asyncio.to_thread(link.attach, hello(0))
             marks = [Mark(kind=MarkKind.SLOT_BEGUN, step=step, slot=0) for step in range(1000)]
-            for mark in marks:
-                link.say(mark)
+            await asyncio.to_thread(lambda: [link.say(mark) for mark in marks])
             await until(lambda: len(it.said) == 1001)
             assert [message for _, _, message in it.said] == [hello(0), *marks]
             for number in range(3):
