@@ -33,7 +33,7 @@ sim: $(INSTALLED)
 proof: COUNT ?= 20000
 proof: $(INSTALLED)
 	$(SIMULATION) simulation.seeds --first $(FIRST) --count $(COUNT)
-	@test ! -e tests/simulation/small.py || $(SIMULATION) simulation.small
+	$(SIMULATION) simulation.small --all
 	$(SIMULATION) simulation.mutants
 	$(SIMULATION) simulation.scale
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
 from lighthouse.core_state import (
@@ -18,6 +19,7 @@ from lighthouse.core_state import (
     Roster,
     RunState,
     all_dead,
+    batch_of,
     change_group,
     emit,
     holds_entry,
@@ -27,11 +29,9 @@ from lighthouse.core_state import (
     is_over,
     member_group,
     new_gen,
-    role_at_entry,
     roster_change,
     send_all,
     settled,
-    slots_of,
     tell,
     with_,
 )
@@ -143,7 +143,9 @@ def _is_beyond_root(state: RunState, standing: Standing) -> bool:
     """Whether the run has, or may have, made steps that none of these groups with initial weights knows of."""
     if state.history.base != ROOT or state.newest.step > 1:
         return True
-    if not state.gens or any(is_member(state.current, g) for g in standing.on):
+    if not state.gens:  # a store that was lost, if somebody has been in a generation
+        return any(g.report.generation > 0 or g.report.version.step > 0 for g in state.groups.values())
+    if any(is_member(state.current, g) for g in standing.on):
         return False  # a member that abandoned its generation at the root bounds what the others made of it: one step
     # Without one, a member that lives may be ahead by any number; and of the dead, only what was heard is known.
     return not all_dead(state) or any(gen.recalled for gen in state.gens)
@@ -210,11 +212,14 @@ def _few(groups: int) -> bool:
 
 
 def _form(state: RunState, change: Change, standing: Standing, now: float) -> RunState:
-    roster = _roster(state, standing)
+    known = _roster(state, standing)
+    roster = limited(known, state.config.contributors_wanted, state.config.allowed_groups)
     gen = new_gen(change.number, roster)
     if state.current is None or gen.members != state.current.members or state.hold not in (Hold.NONE, Hold.REPORTS):
-        state = progressed(state, now)  # the same members again are no progress
-    cursor = max(standing.on, key=lambda g: g.report.generation).report.cursor
+        state = progressed(state, now)
+    else:  # the same members again are no progress; but nothing was at work during the change
+        state = with_(state, progress_s=state.progress_s + now - change.since_s)
+    cursor = _lead(standing).report.cursor
     gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
     first = not state.gens
     if first:
@@ -237,15 +242,21 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         newest=standing.version,
     )
     state = tell(settled(state), "formed", change.reason, "", members=" ".join(m.name for m in roster))
-    return _send_bases(state, gen, before, standing)
+    # A role may be again what members were told before it grew, and so not show in a difference: then it is told whole.
+    return _send_bases(state, gen, before if roster == known else {}, standing)
+
+
+def _lead(standing: Standing) -> Group:
+    """Who knows best of the step in work: of those that know its size, the one that was in the newest generation."""
+    return max(standing.on, key=lambda g: (g.report.step_slots > 0, g.report.generation))
 
 
 def _roster(state: RunState, standing: Standing) -> Roster:
-    """The members by name. Roles are those of the base version; who comes from outside is a newcomer."""
+    """The members by name, too many contributors among them. Roles are those of the base version; who comes from
+    outside is a newcomer."""
     groups = sorted((*standing.on, *standing.behind), key=lambda g: natural_key(g.name))
     if standing.version == ROOT:
-        wanted = state.config.contributors_wanted
-        return tuple(_member(g, role_at_entry(i, wanted)) for i, g in enumerate(groups))
+        return tuple(_member(g, Role.CONTRIBUTOR) for g in groups)
     roles: dict[tuple[str, int], Role] = {}
     for gen in state.gens:
         roles.update({(m.name, m.incarnation): m.role for m in gen.roster if gen is state.gens[0]})
@@ -259,13 +270,14 @@ def _member(group: Group, role: Role) -> Member:
     return Member(name=group.name, incarnation=group.incarnation, role=role, host=group.host)
 
 
-def _kept(standing: Standing) -> dict[str, tuple[int, ...]]:
-    """Slots that members keep. Who comes back with slots that another answers for by now keeps none of its own."""
+def _kept(standing: Standing, step_slots: int) -> dict[str, tuple[int, ...]]:
+    """Slots that members keep. Who comes back with slots that another answers for by now, or of a step that was dealt
+    in another size, keeps none of its own."""
     kept: dict[str, tuple[int, ...]] = {}
     taken: set[int] = set()
     for group in sorted(standing.on, key=lambda g: (-g.report.generation, natural_key(g.name))):
         answers = group.report.answers
-        if taken.isdisjoint(answers):
+        if group.report.step_slots == step_slots and taken.isdisjoint(answers):
             kept[group.name] = answers
             taken.update(answers)
     return kept
@@ -280,11 +292,17 @@ def _deal(gen: Gen, slots: int, kept: dict[str, tuple[int, ...]]) -> dict[str, t
     return lost_deal(slots, kept, able)
 
 
+def _step_slots(state: RunState, gen: Gen, standing: Standing) -> int:
+    """Slots of the step that goes on: fixed when it was dealt first, whoever was lost since."""
+    contributors = sum(m.role is Role.CONTRIBUTOR for m in gen.roster)
+    return _lead(standing).report.step_slots or batch_of(state).step_slots(contributors, gen.cursor)
+
+
 def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Standing) -> RunState:
     stop = _stopped(standing)
-    kept = _kept(standing)
-    slots = 0 if is_over(state, gen.version, stop) else slots_of(state)
-    deal = _deal(gen, slots, kept if slots else {})
+    step_slots = _step_slots(state, gen, standing)
+    over = is_over(state, gen.version, stop)
+    deal = _deal(gen, 0 if over else step_slots, {} if over else _kept(standing, step_slots))
     first = member_group(state, gen.roster[0])
     rendezvous = first.rendezvous if first else ()
     changes: dict[int, RosterChange] = {number: roster_change(origin, gen.roster) for number, origin in before.items()}
@@ -308,6 +326,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
             rendezvous=rendezvous,
             sources=sources,
             stop=stop,
+            step_slots=step_slots,
         )
         bases.append((group, base))
         if group.caught or group.leaving:

@@ -23,7 +23,6 @@ from lighthouse.core_state import (
     replace_gen,
     send,
     settled,
-    slots_of,
     tell,
     with_,
     with_roles,
@@ -72,8 +71,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
     if gen is None or not state.history.contains(start.version):
         return state
     old = state.gens[0]
-    cursor = old.cursor + (start.version.step - old.version.step) * slots_of(state)
-    gen = msgspec.structs.replace(gen, version=start.version, cursor=cursor)
+    gen = msgspec.structs.replace(gen, version=start.version, cursor=start.cursor)
     later = tuple(g for g in state.gens if g.number > start.number)
     state = with_(
         state,
@@ -83,7 +81,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
         plan_failures=0,
         dirty=True,
     )
-    store = StoreBase(number=start.number, version=start.version, cursor=cursor, reported=True)
+    store = StoreBase(number=start.number, version=start.version, cursor=start.cursor, reported=True)
     state = settled(emit(state, store))
     for member in old.roster:
         group = state.groups.get(member.name)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from lighthouse.batch import batch_policy
 from lighthouse.core_evidence import gone, release, take_report
 from lighthouse.core_state import (
     Group,
@@ -52,6 +53,10 @@ def take_hello(state: RunState, conn: int, hello: Hello, now: float) -> RunState
 def _refusal(state: RunState, hello: Hello) -> str:
     if hello.run_id != state.config.run_id:
         return f"this run is {state.config.run_id!r}, the group wants {hello.run_id!r}: start it with the same run id"
+    try:
+        batch_policy(hello.setup)
+    except ValueError as wrong:
+        return f"group {hello.name} cannot be led: {wrong}"
     if not state.gens and not len(state.groups):
         return ""
     for field in sorted(set(state.setup) | set(hello.setup)):
@@ -106,6 +111,7 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
         stall_patience_s=state.config.stall_patience_s,
         connect_s=state.config.connect_s,
         contributors_wanted=state.config.contributors_wanted,
+        allowed_groups=state.config.allowed_groups,
         first_number=state.first_number,
         join=bool(state.gens) and not member,
     )

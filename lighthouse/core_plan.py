@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse.batch import filled, limited
 from lighthouse.core_evidence import release
 from lighthouse.core_state import (
     Gen,
@@ -98,7 +99,9 @@ def _plan(state: RunState, current: Gen, now: float) -> RunState:
     if len(stays) < state.config.min_groups and drains:
         return _leave_unplanned(state, drains)
     wanted = tuple(sorted((*stays, *(_newcomer(g) for g in joins)), key=lambda m: natural_key(m.name)))
-    wanted = _filled(wanted, state.config.contributors_wanted)
+    config = state.config
+    wanted = limited(wanted, config.contributors_wanted, config.allowed_groups)
+    wanted = filled(wanted, config.contributors_wanted, config.allowed_groups)  # nobody may be left to compute else
     names = {m.name: m.incarnation for m in wanted}
     if state.plan is not None:
         planned = _plan_gen(state, state.plan).members
@@ -117,17 +120,6 @@ def _plan(state: RunState, current: Gen, now: float) -> RunState:
 def _stays(group: Group | None, member: Member) -> bool:
     """Whether a member is wanted in the next generation too. One that is lost is the business of a change, not ours."""
     return group is None or not (group.draining or group.mismatched)
-
-
-def _filled(roster: tuple[Member, ...], wanted: int) -> tuple[Member, ...]:
-    """`roster` in which spares have taken the places of contributors who leave; nobody may be left to compute else."""
-    free = (wanted or len(roster)) - sum(m.role is Role.CONTRIBUTOR for m in roster)
-    filled = []
-    for member in roster:
-        if member.role is Role.SPARE and free > 0:
-            member, free = msgspec.structs.replace(member, role=Role.CONTRIBUTOR), free - 1
-        filled.append(member)
-    return tuple(filled)
 
 
 def _newcomer(group: Group) -> Member:

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lighthouse.batch import BatchPolicy, batch_policy
 from lighthouse.core_values import Effect, Hold, RunConfig, Send, Tell
 from lighthouse.history import History
 from lighthouse.table import Table
-from lighthouse.values import ROOT, Down, EntryName, Member, Report, Role, RosterChange, Value, Version
+from lighthouse.values import ROOT, Down, EntryName, Member, Report, RosterChange, Value, Version
 
 Roster = tuple[Member, ...]
 
@@ -307,11 +308,12 @@ def with_roles(gen: Gen, grown: Roster) -> Gen:
 def roster_change(gen: Gen | None, roster: Roster) -> RosterChange:
     """`roster` told as a difference from the roster that the members of `gen` were told, or whole.
 
-    A member whose role has grown since is told again: not everybody has seen that roll call yet.
+    A member whose role has grown since is told again: not everybody has seen that roll call yet. So is one whose grown
+    role is taken back.
     """
     if gen is None:
         return RosterChange(previous=0, joined=roster)
-    old = set(gen.told)
+    old = set(gen.told) & set(gen.roster)
     names = {m.name for m in roster}
     return RosterChange(
         previous=gen.number,
@@ -320,9 +322,9 @@ def roster_change(gen: Gen | None, roster: Roster) -> RosterChange:
     )
 
 
-def slots_of(state: RunState) -> int:
-    """How many slots a global batch has (G)."""
-    return int(state.setup.get("slots", "1"))
+def batch_of(state: RunState) -> BatchPolicy:
+    """The global batch of the run."""
+    return batch_policy(state.setup)
 
 
 def is_over(state: RunState, version: Version, stop: bool) -> bool:
@@ -333,8 +335,3 @@ def is_over(state: RunState, version: Version, stop: bool) -> bool:
 def holds_entry(report: Report, start: Version, end: Version) -> bool:
     """Whether the reporter can serve the entry from `start` to `end`."""
     return EntryName(start=start, end=end) in report.entries
-
-
-def role_at_entry(index: int, wanted: int) -> Role:
-    """Role of the index-th of the first members, whose digests were equal at hello."""
-    return Role.CONTRIBUTOR if wanted == 0 or index < wanted else Role.SPARE

@@ -49,6 +49,7 @@ class RunConfig(Value, frozen=True):
     min_groups: fewer standing on the base hold the run
     groups_wanted, join_wait_s: the first formation waits for so many groups, or so long after the first hello
     contributors_wanted: groups beyond it are spares; 0 means no limit
+    allowed_groups: only so many groups contribute at a time, the others are spares; empty means any number
     lease_s, stall_patience_s, connect_s: `Knobs`, which all members take over; the rest follows from them (`deadlines`)
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
     cold_start_after_s: a cold start is made by itself after so long; 0 means only by an operator
@@ -62,6 +63,7 @@ class RunConfig(Value, frozen=True):
     groups_wanted: int = 1
     join_wait_s: float = DEFAULTS.join_wait_s
     contributors_wanted: int = 0
+    allowed_groups: tuple[int, ...] = ()
     lease_s: float = DEFAULTS.knobs.lease_s
     stall_patience_s: float = DEFAULTS.knobs.stall_patience_s
     connect_s: float = DEFAULTS.knobs.connect_s
@@ -78,6 +80,18 @@ class RunConfig(Value, frozen=True):
             f"groups_wanted ({self.groups_wanted}) is below min_groups ({self.min_groups}): raise groups_wanted",
         )
         _refuse(self.contributors_wanted < 0, "contributors_wanted must be 0 (no limit) or more")
+        _refuse(min(self.allowed_groups, default=1) < 1, "allowed_groups must be counts from 1")
+        least = min(self.allowed_groups, default=1)
+        _refuse(
+            0 < self.contributors_wanted < least,
+            f"no count in allowed_groups is as small as contributors_wanted ({self.contributors_wanted}): add one, or "
+            "raise contributors_wanted",
+        )
+        _refuse(
+            self.min_groups < least,
+            f"min_groups ({self.min_groups}) is below the smallest count in allowed_groups ({least}): with fewer the "
+            f"run has to hold, so raise min_groups to {least}",
+        )
         _refuse(
             0 < self.hold_patience_s < self.lease_s,
             f"hold_patience_s ({self.hold_patience_s}) is below lease_s ({self.lease_s}): raise it, or set 0 for never",

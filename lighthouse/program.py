@@ -55,6 +55,8 @@ class LighthouseOptions:
     """...or so many seconds after the first hello; by default a sixth of connect_s."""
     contributors: int = 0
     """Groups beyond so many are spares; 0 makes every group a contributor."""
+    allowed_groups: str = ""
+    """Counts of contributing groups that are allowed, as in 1,2,4; what is surplus is a spare. Empty allows any."""
     lease_s: float = DEFAULTS.knobs.lease_s
     """Seconds of silence after which a group is lost. From this and the next two all deadlines follow (--explain)."""
     stall_patience_s: float = DEFAULTS.knobs.stall_patience_s
@@ -103,6 +105,7 @@ class LighthouseOptions:
             groups_wanted=max(self.groups_wanted, self.min_groups),
             join_wait_s=derived.join_wait_s if self.join_wait_s is None else self.join_wait_s,
             contributors_wanted=self.contributors,
+            allowed_groups=counts(self.allowed_groups),
             lease_s=self.lease_s,
             stall_patience_s=self.stall_patience_s,
             connect_s=self.connect_s,
@@ -112,6 +115,14 @@ class LighthouseOptions:
             donors=self.donors,
             restart_limit=self.restart_limit,
         )
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """The counts in a text like "1,2,4", in order, each once. Raises ValueError if it is none."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"allowed_groups is {text!r}: give counts from 1, separated by commas, as in 1,2,4")
+    return tuple(sorted({int(part) for part in parts}))
 
 
 async def run_lighthouse(options: LighthouseOptions, core: Core | None = None) -> int:

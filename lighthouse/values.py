@@ -80,10 +80,14 @@ class EntryName(Value, frozen=True):
 
 
 class Start(Value, frozen=True):
-    """The base of a generation as an agent passed through it: generation `number` started from `version`."""
+    """The base of a generation as an agent passed through it: generation `number` started from `version`.
+
+    cursor: first slot, in the run's order, of the step that follows `version`
+    """
 
     number: int
     version: Version
+    cursor: int = 0
 
 
 class Report(Message, frozen=True):
@@ -94,6 +98,7 @@ class Report(Message, frozen=True):
     generation: the generation entered last (0: none yet); `failed`: it cannot go on in that one
     starts: bases it passed through since the last Base or Welcome (planned generations only the members know of)
     answers: slots of the step in work that it was dealt and sums, or will sum
+    step_slots: how many slots that step has over all groups; 0 if it does not know
     promoted: members whose role grew in `generation`, as `Member`s with their present role
     entries: entries that it can serve
     stop: a committed roll call asked for the end of the run; what follows is the farewell
@@ -112,6 +117,7 @@ class Report(Message, frozen=True):
     stop: bool = False
     mark: int = 0
     reason: str = ""
+    step_slots: int = 0
 
 
 # ---- group to lighthouse -------------------------------------------------------------------------------------------
@@ -230,6 +236,7 @@ class Welcome(Message, frozen=True):
 
     lease_s, stall_patience_s, connect_s: the run's deadlines, from which all others follow (`lighthouse/deadlines.py`);
     the lease is to be renewed
+    contributors_wanted, allowed_groups: how many members contribute, as `lighthouse.batch.contributors_of` has it
     """
 
     incarnation: int
@@ -237,6 +244,7 @@ class Welcome(Message, frozen=True):
     contributors_wanted: int
     first_number: int
     join: bool
+    allowed_groups: tuple[int, ...] = ()
     stall_patience_s: float = 60.0
     connect_s: float = 60.0
 
@@ -263,6 +271,7 @@ class Abandon(Message, frozen=True):
 class Base(Message, frozen=True):
     """Generation `number` starts from `version`; the receiver is a member and answers for `slots` of the next step.
 
+    step_slots: slots of that step over all groups; 0: as many as follow from the roster
     rendezvous: by shard_rank, the TCPStore of the first member
     sources: who holds the entry that leads to `version`; empty when the receiver stands on it
     """
@@ -275,6 +284,7 @@ class Base(Message, frozen=True):
     rendezvous: tuple[str, ...]
     sources: tuple[Source, ...] = ()
     stop: bool = False
+    step_slots: int = 0
 
 
 class Prepare(Message, frozen=True):

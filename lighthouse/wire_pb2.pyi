@@ -53,15 +53,17 @@ class EntryName(_message.Message):
     def __init__(self, start: _Optional[_Union[Version, _Mapping]] = ..., end: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("number", "version")
+    __slots__ = ("number", "version", "cursor")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     number: int
     version: Version
-    def __init__(self, number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+    cursor: int
+    def __init__(self, number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("abandoned", "version", "cursor", "generation", "failed", "starts", "answers", "promoted", "entries", "stop", "mark", "reason")
+    __slots__ = ("abandoned", "version", "cursor", "generation", "failed", "starts", "answers", "promoted", "entries", "stop", "mark", "reason", "step_slots")
     ABANDONED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +76,7 @@ class Report(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STEP_SLOTS_FIELD_NUMBER: _ClassVar[int]
     abandoned: int
     version: Version
     cursor: int
@@ -86,7 +89,8 @@ class Report(_message.Message):
     stop: bool
     mark: int
     reason: str
-    def __init__(self, abandoned: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., generation: _Optional[int] = ..., failed: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., entries: _Optional[_Iterable[_Union[EntryName, _Mapping]]] = ..., stop: _Optional[bool] = ..., mark: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    step_slots: int
+    def __init__(self, abandoned: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., generation: _Optional[int] = ..., failed: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., entries: _Optional[_Iterable[_Union[EntryName, _Mapping]]] = ..., stop: _Optional[bool] = ..., mark: _Optional[int] = ..., reason: _Optional[str] = ..., step_slots: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("run_id", "name", "incarnation", "host", "took_over", "setup", "rendezvous", "weights", "digest", "report")
@@ -206,12 +210,13 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "lease_s", "contributors_wanted", "first_number", "join", "stall_patience_s", "connect_s")
+    __slots__ = ("incarnation", "lease_s", "contributors_wanted", "first_number", "join", "allowed_groups", "stall_patience_s", "connect_s")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_WANTED_FIELD_NUMBER: _ClassVar[int]
     FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_GROUPS_FIELD_NUMBER: _ClassVar[int]
     STALL_PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
     CONNECT_S_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
@@ -219,9 +224,10 @@ class Welcome(_message.Message):
     contributors_wanted: int
     first_number: int
     join: bool
+    allowed_groups: _containers.RepeatedScalarFieldContainer[int]
     stall_patience_s: float
     connect_s: float
-    def __init__(self, incarnation: _Optional[int] = ..., lease_s: _Optional[float] = ..., contributors_wanted: _Optional[int] = ..., first_number: _Optional[int] = ..., join: _Optional[bool] = ..., stall_patience_s: _Optional[float] = ..., connect_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., lease_s: _Optional[float] = ..., contributors_wanted: _Optional[int] = ..., first_number: _Optional[int] = ..., join: _Optional[bool] = ..., allowed_groups: _Optional[_Iterable[int]] = ..., stall_patience_s: _Optional[float] = ..., connect_s: _Optional[float] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason",)
@@ -244,7 +250,7 @@ class Abandon(_message.Message):
     def __init__(self, number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Base(_message.Message):
-    __slots__ = ("number", "roster", "version", "cursor", "slots", "rendezvous", "sources", "stop")
+    __slots__ = ("number", "roster", "version", "cursor", "slots", "rendezvous", "sources", "stop", "step_slots")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +259,7 @@ class Base(_message.Message):
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    STEP_SLOTS_FIELD_NUMBER: _ClassVar[int]
     number: int
     roster: RosterChange
     version: Version
@@ -261,7 +268,8 @@ class Base(_message.Message):
     rendezvous: _containers.RepeatedScalarFieldContainer[str]
     sources: _containers.RepeatedCompositeFieldContainer[Source]
     stop: bool
-    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Union[RosterChange, _Mapping]] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., stop: _Optional[bool] = ...) -> None: ...
+    step_slots: int
+    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Union[RosterChange, _Mapping]] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., stop: _Optional[bool] = ..., step_slots: _Optional[int] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("number", "roster", "rendezvous")

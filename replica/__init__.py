@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from replica.api import StepResult as StepResult
     from replica.apply import Update as Update
     from replica.apply import scale as scale
+    from replica.data import SeekableData as SeekableData
     from replica.data_plan import DataPlan as DataPlan
     from replica.errors import LeaveError as LeaveError
     from replica.errors import MisuseError as MisuseError
@@ -27,6 +28,7 @@ _HOME = {
     "MisuseError": "replica.errors",
     "Replica": "replica.api",
     "ReplicaError": "replica.errors",
+    "SeekableData": "replica.data",
     "Slot": "replica.api",
     "Step": "replica.api",
     "StepResult": "replica.api",

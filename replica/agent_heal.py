@@ -258,9 +258,9 @@ def enter(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     if place < 0 or len(message.rendezvous) != state.config.shards:
         return failed(state, message.number, "the base has no place for this group, or not a rendezvous for each shard")
     stand = put(state.stand, cursor=message.cursor, stop=state.stand.stop or message.stop)
-    start = Start(number=message.number, version=message.version)
+    start = Start(number=message.number, version=message.version, cursor=message.cursor)
     state = put(state, stand=stand, level=None)
-    state = entered(state, message.number, roster, place, start, now, slots=message.slots)
+    state = entered(state, message.number, roster, place, start, now, message)
     go(state, message.rendezvous, effects)
     return state
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from lighthouse.batch import batch_policy
 from lighthouse.values import Beat, Died, Goodbye, Leave
 from replica.agent_state import (
     AgentState,
@@ -45,6 +46,9 @@ from replica.agent_values import (
     ToRanks,
 )
 from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, Raised
+
+_NO_LIMIT = 1 << 62
+"""Steps of a run that ends with its data, or when it is asked to."""
 
 DONE, FAILED, CONFIG, FENCED = 0, 1, 2, 3
 """Exit codes: left with success; gave up, may be tried again; to be configured otherwise; another has the name."""
@@ -176,15 +180,12 @@ def _agreed(state: AgentState, now: float) -> AgentState:
             if ours != theirs:
                 reason = f"ranks of one group are set up differently: {field} is {ours} in shard 0 and {theirs} in "
                 return ending(state, now, CONFIG, f"{reason}shard {other.shard_rank}; make them equal", kill=True)
-    numbers = {}
-    for field in ("slots", "steps"):
-        if not re.fullmatch("[0-9]+", first.get(field, "")) or (field == "slots" and int(first[field]) < 1):
-            reason = (
-                f"{field} is {first.get(field, 'nothing')!r} in the setup of the ranks; it must be a number of {field}"
-            )
-            return ending(state, now, CONFIG, reason, kill=True)
-        numbers[field] = int(first[field])
-    state = put(state, slots=numbers["slots"], steps=numbers["steps"])
+    try:
+        batch = batch_policy(first)
+        steps = int(first.get("steps", _NO_LIMIT))
+    except ValueError as wrong:
+        return ending(state, now, CONFIG, f"the ranks are set up wrongly: {wrong}", kill=True)
+    state = put(state, batch=batch, steps=steps)
     return noted(state, "ranks_attached", life=state.life.number)
 
 

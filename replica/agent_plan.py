@@ -6,7 +6,7 @@ replaces an older one, but one that ranks were allowed to name stays known: a st
 
 from __future__ import annotations
 
-from lighthouse.values import Failure, Prepare, Ready, RosterChange, Start
+from lighthouse.values import Base, Failure, Prepare, Ready, RosterChange, Start
 from replica.agent_state import (
     AgentState,
     Plan,
@@ -123,7 +123,7 @@ def switched(state: AgentState, number: int, now: float) -> AgentState:
     A group that is not in its roster has left for good and waits to be let go. The seat's `work` is the step to begin.
     """
     stand = state.stand
-    start = Start(number=number, version=stand.version)
+    start = Start(number=number, version=stand.version, cursor=stand.cursor)
     state = put(state, starts=(*state.starts, start)[-16:])
     plan = planned(state, number)
     try:
@@ -148,17 +148,14 @@ def entered(
     place: int,
     start: Start,
     now: float,
-    slots: tuple[int, ...] | None = None,
+    base: Base | None = None,
 ) -> AgentState:
-    """With the group seated in generation `number`: even deal of the next step, unless `slots` are given by a base."""
+    """With the group seated in generation `number`: even deal of the next step, or the deal that its base tells."""
     work = work_at(state, number, roster, place, has_newcomers(roster))
-    if slots is not None and not work.farewell:
-        work = put(work, slots=slots)
-    state = fresh_step(
-        put(_seated(state, number, roster, place, start, now), stand=put(state.stand, answers=work.slots)),
-        now,
-        work=work,
-    )
+    if base is not None and not work.farewell:
+        work = put(work, slots=base.slots, step_slots=base.step_slots or work.step_slots)
+    stand = put(state.stand, answers=work.slots, step_slots=work.step_slots)
+    state = fresh_step(put(_seated(state, number, roster, place, start, now), stand=stand), now, work=work)
     state = ledgered(
         state,
         {
@@ -175,8 +172,9 @@ def entered(
 
 
 def _out(state: AgentState, number: int, roster: Roster, start: Start, now: float) -> AgentState:
+    step_slots = work_at(state, number, roster, -1, False).step_slots if roster else 0
     state = fresh_step(_seated(state, number, roster, -1, start, now), now)
-    return put(state, stand=put(state.stand, answers=()))
+    return put(state, stand=put(state.stand, answers=(), step_slots=step_slots))
 
 
 def _seated(state: AgentState, number: int, roster: Roster, place: int, start: Start, now: float) -> AgentState:

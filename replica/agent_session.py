@@ -244,6 +244,7 @@ def report(state: AgentState) -> Report:
         failed=bool(reason),
         starts=state.starts,
         answers=stand.answers if stand.usable else (),
+        step_slots=stand.step_slots if stand.usable else 0,
         promoted=seat.promoted,
         entries=stand.entries if stand.usable else (),
         stop=stand.stop,

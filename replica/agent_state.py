@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lighthouse.batch import BatchPolicy
 from lighthouse.deadlines import Deadlines, Knobs, derive
 from lighthouse.values import (
     ROOT,
@@ -29,7 +30,7 @@ from lighthouse.values import (
     Welcome,
 )
 from replica.agent_values import AgentConfig, Effect, Ledger, LedgerLine, Say
-from replica.roster import Roster, share
+from replica.roster import Roster, contributors, share
 from replica.values import Attach, Fetch, Held, Loaded, Work
 
 UNUSABLE = Version(-1, 0)
@@ -127,6 +128,7 @@ class Session(Value, frozen=True):
 class Stand(Value, frozen=True):
     """What the weights are. answers: slots of the step that follows which this group sums, or will sum.
 
+    step_slots: slots of that step over all groups; 0 while nobody has told or dealt it
     loaded: they came from others, so that the digest of the initial weights says nothing of them
     """
 
@@ -136,6 +138,7 @@ class Stand(Value, frozen=True):
     usable: bool = True
     entries: tuple[EntryName, ...] = ()
     answers: tuple[int, ...] = ()
+    step_slots: int = 0
     loaded: bool = False
 
 
@@ -222,7 +225,7 @@ class AgentState(Value, frozen=True):
     seat: Seat = Seat()
     locked: bool = False
     over: bool = False
-    slots: int = 0
+    batch: BatchPolicy = BatchPolicy(slots=1)
     steps: int = 0
     incarnation: int = 0
     terms: Welcome | None = None
@@ -359,13 +362,15 @@ def work_at(state: AgentState, generation: int, roster: Roster, place: int, dige
     stand = state.stand
     farewell = stand.stop or stand.version.step >= state.steps
     member = place >= 0
+    step_slots = state.batch.slots if farewell else state.batch.step_slots(contributors(roster), stand.cursor)
     return Work(
         generation=generation,
         place=place,
         size=len(roster) if member else 0,
         version=stand.version,
         cursor=stand.cursor,
-        slots=share(roster, place, state.slots) if member and not farewell else (),
+        slots=share(roster, place, step_slots) if member and not farewell else (),
+        step_slots=step_slots,
         digest=digest and not farewell,
         farewell=farewell,
     )

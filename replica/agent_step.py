@@ -66,7 +66,7 @@ def commit(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         members=len(seat.roster),
         generation=seat.generation,
         version=state.stand.version,
-        slots=state.slots,
+        slots=seat.work.step_slots,
         farewell=seat.work.farewell,
         trusted=trusted_places(seat.roster),
     )
@@ -105,11 +105,11 @@ def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effe
     start = seat.start
     if merged.switch:
         state = switched(state, merged.switch, now)
-        start = Start(number=merged.switch, version=merged.end)
+        start = Start(number=merged.switch, version=merged.end, cursor=state.stand.cursor)
     else:
         work = work_at(state, seat.generation, state.seat.roster, seat.place, has_newcomers(state.seat.roster))
         state = fresh_step(state, now, work=work, fresh=False)
-        state = put(state, stand=put(state.stand, answers=work.slots))
+        state = put(state, stand=put(state.stand, answers=work.slots, step_slots=work.step_slots))
     work = state.seat.work or work_at(state, state.seat.generation, (), -1, False)
     effects.append(
         ToRanks(
@@ -163,8 +163,8 @@ def applied(state: AgentState, merged: Merged) -> AgentState:
 def promoted(state: AgentState, merged: Merged) -> AgentState:
     """With the roles that the merged roll call gives in the seat's roster."""
     seat = state.seat
-    wanted = state.terms.contributors_wanted if state.terms is not None else 0
-    roster = promote(seat.roster, merged, wanted)
+    wanted, allowed = (0, ()) if state.terms is None else (state.terms.contributors_wanted, state.terms.allowed_groups)
+    roster = promote(seat.roster, merged, wanted, allowed)
     if roster is seat.roster:
         return state
     new = grown(seat.roster, roster)
@@ -182,6 +182,7 @@ def _moved(stand: Stand, merged: Merged) -> Stand:
         stop=stand.stop or merged.stop,
         entries=(EntryName(start=merged.start, end=merged.end),),
         answers=(),
+        step_slots=0,
     )
 
 
@@ -194,6 +195,7 @@ def _line(merged: Merged, slots: tuple[int, ...] | None, cursor: int) -> dict[st
         "from_step": merged.start.step,
         "from_generation": merged.start.generation,
         "cursor": cursor,
+        "step_slots": merged.slots,
         "loss": merged.loss_sum,
         "tokens": merged.tokens,
         "skipped": int(merged.skip),

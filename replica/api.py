@@ -26,11 +26,12 @@ from torch.optim import Optimizer
 from lighthouse.values import Version
 from replica.apply import Apply
 from replica.assembly import Assembly, ReplicaOptions, assemble, exit_on_misuse
+from replica.data import Collate, SlotData, open_data
 from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
 from replica.state import HasStateDict
-from replica.steps import REHEARSAL, Observer, StepLoop, check_loss
+from replica.steps import REHEARSAL, Observer, StepLoop
 from replica.values import Merged
 
 
@@ -128,8 +129,16 @@ class Step:
         """
         if not self._in_hand:
             raise MisuseError("step.backward belongs into the loop `for slot in step`, once for each slot")
-        check_loss(loss_sum, tokens)
+        _check_loss(loss_sum, tokens)
         self._loop.backward(loss_sum, tokens)
+        self._in_hand = False
+
+    def end_of_data(self) -> None:
+        """In place of `backward`: there is no data for the slot in hand, nor for any after it. The run ends with this
+        step; all groups agree on that in its roll call. All shards of a group must come to this at the same slot."""
+        if not self._in_hand:
+            raise MisuseError("step.end_of_data belongs into the loop `for slot in step`, in place of step.backward")
+        self._loop.without_data()
         self._in_hand = False
 
     def apply(self) -> None:
@@ -153,8 +162,12 @@ class Replica:
 
     model, optimizer, scheduler: the training state, with `extras` (what has state_dict and load_state_dict) beside;
     wrap the model with `fully_shard` before, if the group has several shards, and make the optimizer after that
-    slots, slot_size: microbatches in a step over all groups, and samples in one (divisible by the shards)
-    seed: of data order and of randomness in compute; steps: the run ends after so many
+    slots: microbatches in a step over all groups, which never changes; or slots_per_group: microbatches that each
+    contributing group brings, so that a step grows and shrinks with them; slot_size: samples in one (divisible by the
+    shards)
+    seed: of data order and of randomness in compute
+    steps: the run ends after so many; epochs (passes over the data set) or samples: it ends when the data is through;
+    drop_last: without a last batch that the data does not fill, else that step has fewer slots
     dataset_length: samples in the data set, for `Slot.samples`; data: any text that must be equal in all groups
     apply: a function of an `Update`, in place of the default (mean per token, clip, optimizer, schedule)
     max_grad_norm: for the default apply; None does not clip
@@ -166,15 +179,23 @@ class Replica:
     Raises MisuseError where the program has to be changed.
     """
 
+    _stop = False
+    _save = False
+    _began = False
+
     def __init__(
         self,
         *,
         model: nn.Module,
         optimizer: Optimizer | None,
-        slots: int,
+        slots: int | None = None,
+        slots_per_group: int | None = None,
         slot_size: int,
         seed: int,
-        steps: int,
+        steps: int | None = None,
+        epochs: int | None = None,
+        samples: int | None = None,
+        drop_last: bool = True,
         scheduler: Any = None,
         max_grad_norm: float | None = None,
         apply: Apply | None = None,
@@ -192,9 +213,13 @@ class Replica:
         exit_on_misuse()
         self._options = ReplicaOptions(
             slots=slots,
+            slots_per_group=slots_per_group,
             slot_size=slot_size,
             seed=seed,
             steps=steps,
+            epochs=epochs,
+            samples=samples,
+            drop_last=drop_last,
             max_grad_norm=max_grad_norm,
             dataset_length=dataset_length,
             data=data,
@@ -203,8 +228,6 @@ class Replica:
             backend=backend,
             heal_log_bytes=heal_log_bytes,
         )
-        self._stop = False
-        self._save = False
         self._assembly: Assembly = assemble(
             self._options,
             environment or _environment(),
@@ -217,7 +240,6 @@ class Replica:
             wishes=lambda: (self._stop, self._save),
             observer=observer,
         )
-        self._began = False
 
     @property
     def environment(self) -> RankEnvironment:
@@ -274,6 +296,26 @@ class Replica:
         if not loop.finished:
             raise Left(loop.left_because)
 
+    def data(
+        self, dataset: Any, *, collate: Collate | None = None, workers: int = 0, start_method: str = "spawn"
+    ) -> SlotData:
+        """Reads `dataset` slot by slot: `for slot, batch in data.batches(step)`.
+
+        dataset: map-style (torch's Dataset; `dataset_length` is its length), or with a cursor (`SeekableData`)
+        collate: makes a batch of a list of samples; torch's default_collate by default
+        workers: processes that read ahead, started by `start_method` ("fork" copies sockets and locks of this process)
+        """
+        return open_data(
+            dataset,
+            plan=self._assembly.plan,
+            slot_size=self._options.slot_size,
+            shards=self.environment.shards,
+            shard_rank=self.environment.shard_rank,
+            collate=collate,
+            workers=workers,
+            start_method=start_method,
+        )
+
     def close(self) -> None:
         """Gives back sockets and threads. Also done when the process ends."""
         self._assembly.close()
@@ -284,3 +326,14 @@ def _environment() -> RankEnvironment:
         return read_environment(os.environ)
     except NotARankError as wrong:
         raise MisuseError(str(wrong)) from wrong
+
+
+def _check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
+    """Raises MisuseError where `step.backward` was given something else than a loss and a count."""
+    if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1 or not loss_sum.requires_grad:
+        raise MisuseError(
+            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one "
+            "element that requires a gradient"
+        )
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")

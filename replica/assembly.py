@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lighthouse.auth import read_token
+from lighthouse.batch import BatchPolicy
 from lighthouse.deadlines import derive
 from replica.apply import Apply, DefaultApply
 from replica.attach import AgentLink
@@ -40,15 +41,31 @@ from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
 from replica.values import Abandoned, Attach, Fetch, Go, Open, Patience, Raised, RankDown
 
+_COUNTS = (
+    "slots",
+    "slots_per_group",
+    "slot_size",
+    "steps",
+    "epochs",
+    "samples",
+    "dataset_length",
+    "bucket_bytes",
+    "heal_log_bytes",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOptions:
     """The plain numbers of a `Replica`; its docstring says what each means."""
 
-    slots: int
+    slots: int | None
+    slots_per_group: int | None
     slot_size: int
     seed: int
-    steps: int
+    steps: int | None
+    epochs: int | None
+    samples: int | None
+    drop_last: bool
     max_grad_norm: float | None
     dataset_length: int | None
     data: str
@@ -58,9 +75,38 @@ class ReplicaOptions:
     heal_log_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("slots", "slot_size", "steps", "bucket_bytes", "heal_log_bytes"):
-            if getattr(self, name) < 1:
-                raise MisuseError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise MisuseError(f"{name} is {value}; it must be 1 or more")
+        if (self.slots is None) == (self.slots_per_group is None):
+            raise MisuseError(
+                "give either slots (the global batch stays the same, however many groups there are) or slots_per_group "
+                "(each group brings as many)"
+            )
+        if self.steps is self.epochs is self.samples is None:
+            raise MisuseError("nothing says when the run ends: give steps, epochs or samples")
+        if self.epochs is not None and self.samples is not None:
+            raise MisuseError("epochs and samples both say when the data is through: give one of them")
+        if self.epochs is not None and self.dataset_length is None:
+            raise MisuseError("epochs are passes over the data set: give dataset_length too, or samples in their place")
+
+    @property
+    def batch(self) -> BatchPolicy:
+        """The global batch. Raises MisuseError if the data does not fill one."""
+        end = self.samples if self.epochs is None else self.epochs * (self.dataset_length or 0)
+        slots = self.slots or self.slots_per_group or 1
+        if end is None:
+            return BatchPolicy(slots=slots, elastic=self.slots is None)
+        batch = BatchPolicy(
+            slots=slots, elastic=self.slots is None, data_slots=end // self.slot_size, drop_last=self.drop_last
+        )
+        if batch.data_slots < 1 or batch.through(0):
+            raise MisuseError(
+                f"the run has {end} samples, and a batch {slots} slots of {self.slot_size}: no step can be made of "
+                "that; give more samples or epochs, smaller batches, or drop_last=False"
+            )
+        return batch
 
 
 @dataclass(kw_only=True)
@@ -141,7 +187,7 @@ def assemble(
 ) -> Assembly:
     """All parts of this rank, not yet attached. Raises MisuseError."""
     optimizer = _check_optimizer(model, optimizer)
-    plan = _plan(options, environment.shards)
+    batch, plan = options.batch, _plan(options, environment.shards)
     group = _group(environment, process_group)
     sum_over_shards(model)
     gradients = Gradients(
@@ -168,8 +214,8 @@ def assemble(
         healing=healing,
         communicators=communicators,
         link=link,
-        slots=options.slots,
-        steps=options.steps,
+        batch=batch,
+        steps=options.steps or 1 << 62,
         seed=options.seed,
         shard_rank=environment.shard_rank,
         observer=observer or (lambda phase, step: None),
@@ -265,8 +311,6 @@ def _plan(options: ReplicaOptions, shards: int) -> DataPlan | None:
         )
     if options.dataset_length is None:
         return None
-    if options.dataset_length < 1:
-        raise MisuseError(f"dataset_length is {options.dataset_length}; there is nothing to train on")
     return DataPlan(seed=options.seed, length=options.dataset_length, slot_size=options.slot_size, shards=shards)
 
 
@@ -283,6 +327,15 @@ def _group(environment: RankEnvironment, given: dist.ProcessGroup | None) -> dis
     return given
 
 
+def _when_given(options: ReplicaOptions) -> dict[str, str]:
+    """What `lighthouse.batch.batch_policy` reads, and when the run ends."""
+    batch = options.batch
+    found = {"slots_per_group" if batch.elastic else "slots": str(batch.slots)}
+    if batch.data_slots:
+        found |= {"data_slots": str(batch.data_slots), "drop_last": str(batch.drop_last)}
+    return found if options.steps is None else {**found, "steps": str(options.steps)}
+
+
 def _setup(
     options: ReplicaOptions,
     environment: RankEnvironment,
@@ -294,11 +347,10 @@ def _setup(
     device = next(model.parameters()).device
     return {
         "model": describe(model),
-        "slots": str(options.slots),
+        **_when_given(options),
         "slot_size": str(options.slot_size),
         "seed": str(options.seed),
         "shards": str(environment.shards),
-        "steps": str(options.steps),
         "optimizer": type(optimizer).__name__,
         "scheduler": "none" if scheduler is None else type(scheduler).__name__,
         "apply": "default" if apply is None else getattr(apply, "__qualname__", type(apply).__qualname__),

@@ -36,6 +36,7 @@ _HEAD = [
     ("from_generation", "<i8"),
     ("opened", "<i8"),
     ("heal", "<i8"),
+    ("step_slots", "<i8"),
     ("tokens", "<i8"),
     ("loss_sum", "<f8"),
     ("grad_sq", "<f8"),
@@ -90,6 +91,7 @@ def pack(record: Record, slots: int) -> bytes:
     row["generation"] = record.generation
     row["step"], row["from_generation"] = record.version.step, record.version.generation
     row["digest"] = record.digest or 0
+    row["step_slots"] = slots
     for name in ("opened", "heal", "tokens", "loss_sum", "grad_sq", "compute_s"):
         row[name] = getattr(record, name)
     row["bitmap"] = _bitmap(record.slots, slots)
@@ -134,15 +136,16 @@ def merge(
 ) -> Merged | Invalid:
     """The merged roll call of `matrix[shard_rank]`, each `members` records in roster order; or why it does not count.
 
-    It counts if every record names `generation` and `version`, all shards of a member summed the same slots, and the
-    members' slots are together each of 0…`slots`-1 once, less `set_aside` (none at all in a farewell).
+    It counts if every record names `generation`, `version` and `slots` in the step, all shards of a member summed the
+    same slots, and the members' slots are together each of 0…`slots`-1 once, less `set_aside` (none at all in a
+    farewell).
     trusted: places whose digests the others are compared with, the most frequent one of them (empty: all places).
     """
     if any(len(data) != members * record_bytes(slots) for data in matrix):
         return Invalid(reason=f"a shard did not gather {members} records of {record_bytes(slots)} bytes")
     shards = [np.frombuffer(data, _dtype(slots)) for data in matrix]
     rows = np.stack(shards) if len(shards) > 1 else shards[0][np.newaxis]
-    wrong = _not_of(rows, generation, version)
+    wrong = _not_of(rows, generation, version, slots)
     if wrong is None:
         wrong = _not_partitioned(
             rows["bitmap"], _bitmap((), slots) if farewell else _all_but(frozenset(set_aside), slots)
@@ -178,13 +181,14 @@ def _merged(rows: Any, generation: int, version: Version, slots: int, trusted: S
     )
 
 
-def _not_of(rows: Any, generation: int, version: Version) -> str | None:
-    """Names the first record that is missing or of another step, if there is one."""
+def _not_of(rows: Any, generation: int, version: Version, slots: int) -> str | None:
+    """Names the first record that is missing or of another step, or another size of it, if there is one."""
     wanted = {
         "magic": MAGIC,
         "generation": generation,
         "step": version.step,
         "from_generation": version.generation,
+        "step_slots": slots,
     }
     for name, value in wanted.items():
         wrong = np.argwhere(rows[name] != value)

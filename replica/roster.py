@@ -7,11 +7,12 @@ between groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
 
+from lighthouse.batch import filled
 from lighthouse.deal import even_share
 from lighthouse.names import natural_key
 from lighthouse.values import Member, Role, RosterChange
@@ -93,6 +94,11 @@ def has_newcomers(roster: Roster) -> bool:
     return _roles(roster).newcomers
 
 
+def contributors(roster: Roster) -> int:
+    """How many are dealt slots in a step that follows a commit."""
+    return _roles(roster).contributors
+
+
 def share(roster: Roster, place: int, slots: int) -> tuple[int, ...]:
     """Slots dealt to the member at `place` in a step that follows a commit; empty for spares and newcomers."""
     roles = _roles(roster)
@@ -100,33 +106,27 @@ def share(roster: Roster, place: int, slots: int) -> tuple[int, ...]:
     return even_share(slots, roles.contributors, index) if index >= 0 else ()
 
 
-def promote(roster: Roster, merged: Merged, contributors_wanted: int) -> Roster:
+def promote(roster: Roster, merged: Merged, contributors_wanted: int, allowed: Collection[int] = ()) -> Roster:
     """The roster after a committed step: the same object if nobody's role grew.
 
     Newcomers whose digest was compared and equal become spares; then spares, in roster order, become contributors
-    until there are `contributors_wanted` (0: all become contributors).
+    until there are `contributors_wanted` (0: all become contributors), or the largest count `allowed` below that.
+    Nobody is demoted: that happens only where a generation starts.
     """
     now = _roles(roster)
     if not now.spares and not (merged.digested and now.newcomers):
         return roster
-    roles = [member.role for member in roster]
+    after = roster
     if merged.digested:
         mismatched = set(merged.mismatched)
-        roles = [
-            Role.SPARE if role is Role.NEWCOMER and place not in mismatched else role
-            for place, role in enumerate(roles)
-        ]
-    free = (contributors_wanted or len(roles)) - roles.count(Role.CONTRIBUTOR)
-    for place, role in enumerate(roles):
-        if free > 0 and role is Role.SPARE:
-            roles[place] = Role.CONTRIBUTOR
-            free -= 1
-    if all(member.role is role for member, role in zip(roster, roles, strict=True)):
-        return roster
-    return tuple(
-        member if member.role is role else msgspec.structs.replace(member, role=role)
-        for member, role in zip(roster, roles, strict=True)
-    )
+        after = tuple(
+            msgspec.structs.replace(member, role=Role.SPARE)
+            if member.role is Role.NEWCOMER and place not in mismatched
+            else member
+            for place, member in enumerate(roster)
+        )
+    after = filled(after, contributors_wanted, allowed)
+    return roster if after == roster else after
 
 
 def grown(before: Roster, after: Roster) -> Roster:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from lighthouse.batch import BatchPolicy
 from lighthouse.values import EntryName
 from replica.apply import Apply as ApplyFunction
 from replica.apply import Update
@@ -29,7 +30,7 @@ from replica.communicator import Communicator, CommunicatorLost
 from replica.communicators import Communicators
 from replica.digest import digest
 from replica.entry import Entry, EntryLog
-from replica.errors import LeaveError, MisuseError, ReplicaError
+from replica.errors import LeaveError, ReplicaError
 from replica.gradients import Gradients
 from replica.healing import Healing
 from replica.reduction import Hooks, Reduced, Reduction
@@ -81,8 +82,7 @@ class Parts:
     healing: Healing
     communicators: Communicators
     link: AgentLink
-    slots: int
-    """Slots of a step, over all groups."""
+    batch: BatchPolicy
     steps: int
     """The run ends after so many."""
     seed: int
@@ -112,6 +112,7 @@ class StepLoop:
         self._verdict: Commit | Apply | Quit | None = None
         self._rehearsed = False
         self._stop = False
+        self._through = False
         self._begun_at = 0.0
         self.book = Book()
         self.finished = False
@@ -172,6 +173,15 @@ class StepLoop:
         self._rehearsed = True
         self._mark(MarkKind.SLOT_DONE, slot)
 
+    def without_data(self) -> None:
+        """The slot in hand has no data, as none after it will: it counts as summed, and the run is to end."""
+        self._parts.hooks.backward_done()
+        self._through = True
+        slot = self.book.in_hand
+        if slot != REHEARSAL:
+            self.book = done(self.book)
+            self._mark(MarkKind.SLOT_DONE, slot)
+
     def settle(self) -> Merged | None:
         """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
         verdict, self._verdict = self._verdict, None
@@ -227,10 +237,11 @@ class StepLoop:
         if self.book.ready and self._parts.communicators.can_name(self.book.ready):
             self.book = opened(self.book, self.book.ready)
         stop, save = self._wishes()
+        through = self._through or self._parts.batch.through(work.cursor + work.step_slots)
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
-            stop=stop,
+            stop=stop or through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
             loss_sum=float(torch.stack([s.double() for s in self._sums.losses]).sum()) if self._sums.losses else 0.0,
@@ -241,7 +252,7 @@ class StepLoop:
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
-        mine = torch.frombuffer(bytearray(pack(said, self._parts.slots)), dtype=torch.uint8)
+        mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
         pending, gathered = communicator.all_gather(mine)
         pending.wait()
         if communicator.abandoned:
@@ -379,14 +390,3 @@ class StepLoop:
 
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
         self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
-
-
-def check_loss(loss_sum: torch.Tensor, tokens: int) -> None:
-    """Raises MisuseError where `step.backward` was given something else than a loss and a count."""
-    if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1 or not loss_sum.requires_grad:
-        raise MisuseError(
-            "step.backward(loss_sum, tokens) takes the sum of losses over the slot's tokens, as a tensor of one "
-            "element that requires a gradient"
-        )
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
-        raise MisuseError(f"step.backward(loss_sum, tokens) takes the count of tokens as an int, not {tokens!r}")

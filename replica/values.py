@@ -66,6 +66,7 @@ class Work(Value, frozen=True):
 
     generation, place, size: the communicator to use, this group's place in its roster, how many members
     version, cursor: where the step starts; slots: those this group answers for (empty: spare, or farewell)
+    step_slots: slots of the step over all groups, at least 1
     digest: put the digest of `version` into the roll call
     farewell: a step without slots that ends the run
     """
@@ -76,6 +77,7 @@ class Work(Value, frozen=True):
     version: Version
     cursor: int
     slots: tuple[int, ...]
+    step_slots: int
     digest: bool = False
     farewell: bool = False
 

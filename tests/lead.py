@@ -175,7 +175,8 @@ def standing(version: Version, abandoned: int = 0, **fields: object) -> Report:
     before = version.step - 1
     start = ROOT if before == 0 else Version(before, version.generation)
     entries = (EntryName(start=start, end=version),) if version.step else ()
-    return report_of(abandoned, version, **{"generation": version.generation, "entries": entries, **fields})
+    known = {"generation": version.generation, "entries": entries, "step_slots": int(SETUP["slots"])}
+    return report_of(abandoned, version, **{**known, **fields})
 
 
 def member(name: str, incarnation: int, role: Role = Role.CONTRIBUTOR) -> Member:

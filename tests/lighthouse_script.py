@@ -140,7 +140,7 @@ class Script:
             version=version,
             cursor=4 * version.step,
             generation=generation,
-            **fields,
+            **{"step_slots": 4 if fields.get("answers") else 0, **fields},
         )
         return self.says(name, report)
 

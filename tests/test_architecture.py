@@ -20,6 +20,7 @@ PACKAGES = ("lighthouse", "replica", "trainer")
 CORE = (
     "lighthouse/values.py",
     "lighthouse/codec.py",
+    "lighthouse/batch.py",
     "lighthouse/deadlines.py",
     "lighthouse/deal.py",
     "lighthouse/history.py",

@@ -173,6 +173,7 @@ async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str
             min_groups=chosen.min_groups,
             groups_wanted=chosen.groups,
             contributors=chosen.contributors,
+            allowed_groups=chosen.allowed_groups,
             lease_s=chosen.lease_s,
             stall_patience_s=chosen.stall_patience_s,
             connect_s=chosen.connect_s,

@@ -96,6 +96,8 @@ class RunCommand:
     """With fewer groups at the newest weights the run holds, and says so."""
     contributors: int = 0
     """Groups beyond this number are kept as spares; 0 means that all contribute."""
+    allowed_groups: str = ""
+    """Counts of contributing groups that are allowed, as in 1,2,4; what is surplus is a spare. Empty allows any."""
     lease_s: float = 5.0
     """A group that was not heard of for so long is lost. Long, because all groups share this machine's cores."""
     stall_patience_s: float = DEFAULTS.knobs.stall_patience_s

@@ -31,6 +31,10 @@ class TrainConfig:
     """Optimizer steps until the run is finished."""
     slots: int = 6
     """Microbatches in the global batch of a step, dealt to the groups; stays the same however many groups there are."""
+    slots_per_group: int = 0
+    """If above 0, in place of --slots: microbatches that each contributing group brings; the batch is elastic."""
+    epochs: int = 0
+    """If above 0: the run also ends when the text was gone through so often, if that is before --steps."""
     slot_size: int = 4
     """Samples in a slot, over all shards of the group that computes it."""
     context: int = 64
@@ -69,7 +73,7 @@ class TrainConfig:
         for field in ("lr", "max_grad_norm"):
             if not getattr(self, field) > 0:
                 raise FixTheConfiguration(f"{flag(field)} is {getattr(self, field)}: give a number above 0.")
-        for field in ("warmup_steps", "weight_decay", "sleep_s"):
+        for field in ("warmup_steps", "weight_decay", "sleep_s", "slots_per_group", "epochs"):
             if not getattr(self, field) >= 0:
                 raise FixTheConfiguration(f"{flag(field)} is {getattr(self, field)}: give 0 or more.")
         if self.width % (2 * self.heads):

@@ -10,9 +10,11 @@ then each rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy
@@ -21,10 +23,59 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import Dataset
 
-from replica import Replica
+from replica import Replica, Slot, Step
 
 SAMPLES = 1000
+
+
+class Draws(Dataset[tuple[int, torch.Tensor]]):
+    """A map-style data set."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        return index, draw([index])[0]
+
+
+class Stream:
+    """An iterable data set with a cursor: sample c of the run is c * 7 modulo SAMPLES, up to `length` samples."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.cursor = 0
+
+    def seek(self, cursor: int) -> None:
+        """Where to go on."""
+        self.cursor = cursor
+
+    def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
+        for cursor in range(self.cursor, self.length):
+            yield cursor * 7 % SAMPLES, draw([cursor * 7 % SAMPLES])[0]
+
+
+def draw(samples: Sequence[int]) -> torch.Tensor:
+    """What the samples are: each a function of its index."""
+    return torch.stack([torch.rand(8, generator=torch.Generator().manual_seed(i)) for i in samples])
+
+
+def loss(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """Sum of squared errors."""
+    return ((model(inputs) - inputs.sum(1, keepdim=True).sin()) ** 2).sum()
+
+
+def build(width: int) -> nn.Sequential:
+    """The model at the start of the run."""
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
+
+
+def optimizers(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """Optimizer and schedule of the run."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + 0.1 * n))
 
 
 class Job:
@@ -58,26 +109,26 @@ class Job:
         """Trains, then writes the final weights."""
         flags = self.flags
         torch.set_num_threads(1)
-        torch.manual_seed(7)
-        wide = flags.width
         dist.init_process_group("gloo")
-        model = nn.Sequential(nn.Linear(8, wide), nn.Tanh(), nn.Linear(wide, wide), nn.Tanh(), nn.Linear(wide, 1))
+        model = build(flags.width)
         if flags.fsdp:
             for layer in model:
                 if isinstance(layer, nn.Linear):
                     fully_shard(layer, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
             fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + 0.1 * n))
+        optimizer, scheduler = optimizers(model)
         replica = Replica(
             model=model,
             optimizer=optimizer,
             scheduler=scheduler,
-            slots=flags.slots,
+            slots=None if flags.slots_per_group else flags.slots,
+            slots_per_group=flags.slots_per_group or None,
             slot_size=4,
             seed=flags.seed + (self.shard == flags.odd_shard),
             steps=flags.steps,
-            dataset_length=SAMPLES,
+            samples=flags.samples or None,
+            drop_last=not flags.keep_last,
+            dataset_length=None if flags.data == "stream" else SAMPLES,
             data="made up",
             max_grad_norm=1.0,
             bucket_bytes=2048,
@@ -85,15 +136,17 @@ class Job:
         )
         if flags.dump:
             (self.out / "steps").mkdir(exist_ok=True)
+        batches = self.batches(replica)
         for step in replica.steps():
-            for slot in step:
+            for slot, samples, inputs in batches(step):
                 self.observe("forward", step.number)
                 if flags.raise_at == step.number and self.group == flags.die_group:
                     raise RuntimeError("the user's own mistake")
-                loss_sum = self.loss(model, slot.samples)
+                self.read(slot.number, samples)
+                loss_sum = loss(model, inputs)
                 time.sleep(flags.delay_s)
                 loss_sum.register_hook(lambda grad, at=step.number: self.observe("backward", at))
-                step.backward(loss_sum, len(slot.samples))
+                step.backward(loss_sum, len(samples))
             step.apply()
             if flags.dump:
                 self.write(model, self.out / "steps" / f"{step.number}.npy")
@@ -102,11 +155,19 @@ class Job:
         self.write(model, self.out / f"{self.group}.{self.shard}.npy")
         dist.destroy_process_group()
 
-    def loss(self, model: nn.Module, samples: tuple[int, ...]) -> torch.Tensor:
-        """Sum of squared errors over the samples: each a function of its index."""
-        draws = [torch.rand(8, generator=torch.Generator().manual_seed(i)) for i in samples]
-        inputs = torch.stack(draws)
-        return ((model(inputs) - inputs.sum(1, keepdim=True).sin()) ** 2).sum()
+    def batches(self, replica: Replica) -> Callable[[Step], Iterator[tuple[Slot, list[int], torch.Tensor]]]:
+        """How the slots of a step come with their samples: as indices, or through one of the library's readers."""
+        flags = self.flags
+        if not flags.data:
+            return lambda step: ((slot, list(slot.samples), draw(slot.samples)) for slot in step)
+        dataset = Stream(flags.stream_length) if flags.data == "stream" else Draws()
+        data = replica.data(dataset, workers=int(bool(flags.worker)), start_method=flags.worker or "spawn")
+        return lambda step: ((slot, b[0].tolist(), b[1]) for slot, b in data.batches(step))
+
+    def read(self, number: int, samples: list[int]) -> None:
+        """Notes what slot `number` of the run was computed from."""
+        with (self.out / f"{self.group}.{self.shard}.samples").open("a") as file:
+            file.write(json.dumps([number, samples]) + "\n")
 
     def write(self, model: nn.Module, path: Path) -> None:
         """The weights, one after another, as float32 (a temporary name first)."""
@@ -131,6 +192,12 @@ def main() -> None:
     parser.add_argument("--die-shard", type=int, default=0)
     parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--wait-at-load", default="")
+    parser.add_argument("--slots-per-group", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=0)
+    parser.add_argument("--keep-last", action="store_true")
+    parser.add_argument("--data", choices=["map", "stream", ""], default="")
+    parser.add_argument("--stream-length", type=int, default=1 << 60)
+    parser.add_argument("--worker", choices=["fork", "spawn", ""], default="")
     parser.add_argument("--dump", action="store_true")
     parser.add_argument("--delay-s", type=float, default=0.0)
     Job(parser.parse_args()).run()

@@ -283,6 +283,7 @@ class Fleet:
             version=group.version,
             cursor=group.cursor,
             slots=mine,
+            step_slots=self.slots,
             digest=self.digests,
             farewell=farewell,
         )
@@ -336,6 +337,7 @@ class Fleet:
                 version=base,
                 cursor=group.cursor,
                 slots=() if farewell else tuple(sorted(answers[group.name])),
+                step_slots=self.slots,
                 digest=True,
                 farewell=farewell,
             )

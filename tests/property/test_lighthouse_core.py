@@ -215,6 +215,7 @@ class Lighthouse(RuleBasedStateMachine):
             failed=failed,
             entries=(entry(before, version),) if ahead else (),
             answers=(0, 1) if name == "g1" else (2,),
+            step_slots=4,
         )
         self.reported(life, report)
         self.says(life, report)

@@ -69,6 +69,7 @@ class Watch(Notes):
         self.recomputed: list[str] = []
         self.stored_all: list[Any] = []
         self.finished: Version | None = None
+        self.stop_asked = False
         self.ended: EndRun | None = None
         self.told_kinds: Counter[str] = Counter()
         self.exits: list[tuple[str, int, str]] = []
@@ -95,9 +96,43 @@ class Watch(Notes):
         if stands != {(work.generation, work.version)}:
             self.broken(f"members of {where} stand on {sorted(map(str, stands))}")
         slots = sorted(s for r in records for s in r.slots)
-        wanted = [] if work.farewell else list(range(self._world.spec.slots))
+        wanted = [] if work.farewell else list(range(work.step_slots))
+        if not work.farewell:
+            self._sized(work)
+            self._dealt(work, [len(r.slots) for r in records])
         if slots != wanted:
             self.broken(f"the members of {where} summed slots {slots}: {[r.slots for r in records]}")
+
+    def _sized(self, work: Work) -> None:
+        """The global batch: fixed, or so many slots for each of its contributors; smaller only where the data ends."""
+        spec, size = self._world.spec, work.step_slots
+        each, left = spec.slots_per_group or spec.slots, spec.data_slots - work.cursor
+        if spec.data_slots and left < (each if spec.drop_last else 1):
+            self.broken(f"a step begins at slot {work.cursor}, where the data is through")
+        if spec.data_slots and size > left:
+            self.broken(f"the step from slot {work.cursor} has {size} slots, and the data {left} more")
+        if not (spec.data_slots and size == left) and (size % each if spec.slots_per_group else size != each):
+            self.broken(f"a step of {size} slots, {each} {'for each contributor' * bool(spec.slots_per_group)}")
+
+    def _dealt(self, work: Work, counts: Sequence[int]) -> None:
+        """Where nobody was lost since the deal, it is even, over as many members as may contribute.
+
+        Fewer than all allowed counts contribute only while members are there whose digests were not seen yet.
+        """
+        spec, size, dealt = self._world.spec, work.step_slots, [count for count in counts if count]
+        if work.version.generation != work.generation:
+            return  # what was dealt before the generation began counts too
+        if max(dealt) - min(dealt) > 1:
+            self.broken(f"a step of {size} slots is dealt as {list(counts)}")
+        at_end = spec.data_slots and work.cursor + size == spec.data_slots
+        if spec.slots_per_group and not at_end and set(dealt) != {spec.slots_per_group}:
+            self.broken(f"a step is dealt as {list(counts)}, not {spec.slots_per_group} for each contributor")
+        if size < len(counts):
+            return  # a contributor may have been dealt nothing
+        if spec.contributors_wanted and len(dealt) > spec.contributors_wanted:
+            self.broken(f"{len(dealt)} members contribute, {spec.contributors_wanted} are wanted")
+        if spec.allowed_groups and len(dealt) not in spec.allowed_groups and len(dealt) > min(spec.allowed_groups):
+            self.broken(f"{len(dealt)} members contribute, {spec.allowed_groups} are allowed")
 
     def applied(self, rank: Rank, entry: Entry, before: int, cursor: int, committed: bool) -> None:
         """Promises 1 and 2 at the moment when weights change."""
@@ -193,6 +228,7 @@ class Watch(Notes):
         """A generation has one base, and agents that entered it started from there."""
         if isinstance(effect, StoreFinished):
             self.finished = effect.version
+            self._finished_at(effect.version)
         if isinstance(effect, StoreBase):
             number, version = effect.number, effect.version
             self.note(f"base of {number} is {version}{' (reported)' if effect.reported else ''}")
@@ -200,6 +236,14 @@ class Watch(Notes):
                 self.broken(f"generation {number} has bases {version} and {self.bases[number]}")
             if self.starts.get(number, version) != version:
                 self.broken(f"the base of {number} is {version}, but it was entered from {self.starts[number]}")
+
+    def _finished_at(self, version: Version) -> None:
+        """A run that nobody asked to stop ends with its data: all of it was consumed, and no more."""
+        spec = self._world.spec
+        left = spec.data_slots - self.cursor_of[version]
+        wanted = (spec.slots_per_group or spec.slots) if spec.drop_last else 1
+        if spec.data_slots and not self.stop_asked and left >= wanted:
+            self.broken(f"the run is finished at {version}, with {left} slots of its data left")
 
     def told(self, event: Tell) -> None:
         self.told_kinds[event.kind] += 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import msgspec
+
 from simulation.group import Group
 from simulation.network import LIGHTHOUSE
 from simulation.store import Store
@@ -14,7 +16,7 @@ from simulation.world import Spec, World
 def draw_spec(chance: Random) -> Spec:
     """A world of a size and kind that the seed fixes."""
     groups = chance.choice([2, 3, 3, 4, 5])
-    return Spec(
+    spec = Spec(
         groups=groups,
         shards=chance.choice([1, 1, 1, 2]),
         slots=chance.choice([3, 6, 7]),
@@ -27,6 +29,15 @@ def draw_spec(chance: Random) -> Spec:
         delay_s=chance.choice([(0.0002, 0.004), (0.001, 0.05)]),
         marks=chance.random() < 0.5,
         stall_patience_s=chance.choice([3.0, 5.0, 10.0]),
+    )
+    least = min(spec.min_groups, spec.contributors_wanted or spec.min_groups)
+    allowed = [counts for counts in ((1, 2, 4), (1, 3), (2, 4), (2,)) if min(counts) <= least]
+    return msgspec.structs.replace(
+        spec,
+        slots_per_group=chance.choice([0, 0, 1, 2, 3]),
+        allowed_groups=chance.choice([(), *allowed]),
+        data_slots=chance.choice([0, 0, 0, 200, 501, 1500]),
+        drop_last=chance.random() < 0.5,
     )
 
 

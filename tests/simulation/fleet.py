@@ -134,6 +134,7 @@ class Fleet:
             cursor=version.step * self.groups,
             generation=self.number if name in self.answers else 0,
             answers=self.answers.get(name, ()),
+            step_slots=self.groups if name in self.answers else 0,
             entries=(EntryName(start=start, end=version),) if version.step else (),
         )
 

@@ -47,7 +47,7 @@ REPLICA: tuple[Mutation, ...] = (
     _step("the cursor stands still", "cursor=stand.cursor + merged.slots,", "cursor=stand.cursor,"),
     _step(
         "the old step's slots are answered for",
-        "        state = put(state, stand=put(state.stand, answers=work.slots))\n",
+        "        state = put(state, stand=put(state.stand, answers=work.slots, step_slots=work.step_slots))\n",
         "",
     ),
     # ---- plans

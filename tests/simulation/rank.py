@@ -10,6 +10,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from lighthouse.batch import batch_policy
 from lighthouse.values import EntryName
 from replica.rollcall import pack, unpack
 from replica.values import (
@@ -65,6 +66,7 @@ class Rank:
         self.stopped = False
         self.book = Book()
         self.weights = group.initial
+        self._batch = batch_policy(world.setup())
         self.sum: list[tuple[int, int]] = []
         self.wants_stop = False
         self.stop = False
@@ -222,9 +224,10 @@ class Rank:
             self.book = opened(self.book, self.book.ready)
         work = self.book.work
         assert work is not None
+        through = not work.farewell and self._batch.through(work.cursor + work.step_slots)
         said = record(
             self.book,
-            stop=self.wants_stop,
+            stop=self.wants_stop or through,
             loss_sum=1.0 * len(self.sum),
             tokens=10 * len(self.sum),
             grad_sq=float(len(self._reduced or ())),
@@ -232,12 +235,12 @@ class Rank:
             digest=digest(self.weights) if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
-        self._launch(pack(said, self.world.spec.slots), self._roll_call_done)
+        self._launch(pack(said, work.step_slots), self._roll_call_done)
 
     def _roll_call_done(self, records: tuple[bytes, ...]) -> None:
         work = self.book.work
         assert work is not None
-        self.world.watch.gathered(self, work, [unpack(r, self.world.spec.slots) for r in records])
+        self.world.watch.gathered(self, work, [unpack(r, work.step_slots) for r in records])
         self.say(RollCall(generation=work.generation, step=work.version.step, records=b"".join(records)))
         self._comms.close_below(work.generation)
         self.phase = Phase.LISTENING

@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from random import Random
 
+from lighthouse.batch import contributors_of
 from lighthouse.core_values import Hold
 from lighthouse.values import ROOT, Role
 from simulation.checkers import Broken
@@ -122,9 +123,9 @@ def missing(world: World, since_s: float) -> list[str]:
             lacks.append(f"{group.label} is no member")
         elif group.label not in lately:
             lacks.append(f"{group.label} has committed nothing lately")
-    wanted = world.spec.contributors_wanted or len(current.roster)
+    wanted = contributors_of(len(current.roster), world.spec.contributors_wanted, world.spec.allowed_groups)
     contributors = sum(m.role is Role.CONTRIBUTOR for m in current.roster)
-    if contributors < min(wanted, len(current.roster)):
+    if contributors != wanted:
         lacks.append(f"{contributors} of {len(current.roster)} members contribute, {wanted} are wanted")
     if not here:
         lacks.append("no group is up")
@@ -135,6 +136,7 @@ def finish(world: World) -> None:
     """Promise: asked to stop, all finish at one version with equal weights and leave with success."""
     if world.watch.ended is not None or hopeless(world):
         return
+    world.watch.stop_asked = True
     for group in world.groups.values():
         for rank in group.ranks:
             rank.wants_stop = True

@@ -16,6 +16,9 @@ from simulation.small_host import Spec
 from simulation.small_moves import Move, after, faults, moves
 from simulation.small_world import State, World
 
+Delayed = tuple[Move, ...]
+"""What has been made to wait, with all that comes the same way later, for everything else; the latest goes last."""
+
 
 @dataclass
 class Found:
@@ -98,33 +101,49 @@ class Ways:
 
 
 def explore(spec: Spec, most_states: int = 1 << 40, seconds: float = 1e9) -> Found:
-    """Every state of the world of `spec`, unless there are more, or it takes longer; up to the first broken promise."""
+    """Every state of the world of `spec`, unless there are more or it takes more processor seconds; up to the first
+    broken promise."""
     world, found, ways, seen = World(spec), Found(spec), Ways(), Seen()
     encode = msgspec.msgpack.Encoder().encode
-    until, began_s = time.monotonic() + seconds, time.process_time()
+    began_s = time.process_time()
     first = begun(world)
     seen.add(xxh3_64_intdigest(encode(first)))
-    queue = deque([(0, first)])
-    while queue and not found.wrong and seen.count < most_states and time.monotonic() < until:
-        index, state = queue.popleft()
+    queue: deque[tuple[int, State, Delayed]] = deque([(0, first, ())])
+    while queue and not found.wrong and seen.count < most_states and time.process_time() < began_s + seconds:
+        index, state, delayed = queue.popleft()
         ordinary = moves(world, state)
         if not ordinary:
             _ended(world, state, found)
         if found.wrong:
             found.path = ways.path(index)
             break
-        for move in ordinary + faults(world, state):
+        for move, late in _choices(spec, ordinary, faults(world, state), delayed):
             following = after(world, state, move)
             wrong = world.checked(state, following)
             found.moves += 1
             if wrong:
                 found.wrong, found.path = wrong[0], (*ways.path(index), move)
                 break
-            if seen.add(xxh3_64_intdigest(encode(following))):
-                queue.append((ways.add(index, move), following))
+            if seen.add(xxh3_64_intdigest(encode((following, late) if late else following))):
+                queue.append((ways.add(index, move), following, late))
     found.complete = not queue and not found.wrong
     found.states, found.cpu_s = seen.count, time.process_time() - began_s
     return found
+
+
+def _choices(spec: Spec, ordinary: list[Move], harm: list[Move], delayed: Delayed) -> list[tuple[Move, Delayed]]:
+    """What is tried next, and what is late after it: everything, or what comes first and what `delays` delays allow."""
+    if spec.delays < 0:
+        return [(move, delayed) for move in ordinary + harm]
+    places = {mover: place for place, mover in enumerate(delayed)}
+    ranked = sorted(ordinary, key=lambda move: places.get(move[:3], -1))
+    chosen, late = [(move, delayed) for move in harm], delayed
+    for move in ranked:
+        chosen.append((move, late))
+        if move[:3] in places or len(late) == spec.delays:
+            break
+        late = (*late, move[:3])
+    return chosen
 
 
 def begun(world: World) -> State:

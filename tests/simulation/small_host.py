@@ -42,6 +42,7 @@ class Spec(Value, frozen=True):
 
     faults: how many of `kinds` may happen; restarts: how often the lighthouse may crash, also amid its effects
     returns: ranks and hosts that are lost come back; formed: the story begins with the first base on its way
+    delays: how often something may be made to wait for all else that can happen; below zero: any order
     """
 
     name: str
@@ -55,6 +56,7 @@ class Spec(Value, frozen=True):
     kinds: tuple[str, ...] = ("crash", "host", "break")
     returns: bool = True
     formed: bool = True
+    delays: int = -1
 
 
 Out = tuple[Any, ...]

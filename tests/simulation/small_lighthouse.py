@@ -29,7 +29,7 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import Abandon, Holding, Value
+from lighthouse.values import Abandon, Finished, Holding, Value
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
@@ -41,8 +41,9 @@ RETRIES = 2
 class Waits(Value, frozen=True):
     """What the lighthouse's deadlines wait for.
 
-    groups: (name, incarnation, stream) of all whose leases run; reports, missing: names awaited by a change, or in the
-    first lease; check: a member is gone without a word; plan: names that have to open one; again, retry: pauses run
+    groups: (name, incarnation, stream) of all whose leases run; reports: names awaited until a change's deadline, also
+    those that may come back; missing: in the first lease; check: a member is gone without a word; plan: names that have
+    to open one; again, retry: pauses run
     """
 
     groups: tuple[tuple[str, int, int], ...]
@@ -79,8 +80,8 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
     after = record(state, event, NOW)
     if isinstance(event, Said):
         known = state.groups.get(event.name)
-        if (known is None or known.incarnation != event.incarnation) and with_(after, dirty=state.dirty) != state:
-            wrong.append(f"{event.name} changed something as incarnation {event.incarnation}, which is over")
+        if known is None or known.incarnation != event.incarnation:
+            wrong += broken_by_the_past(state, after, event)
     after, effects = decide(after, NOW)
     again, more = decide(after, NOW)
     if more or again != after:
@@ -91,6 +92,26 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
     if after.last_number < state.last_number:
         wrong.append("numbers shrink")
     return _plain(after), _told(effects, numbers), wrong
+
+
+def broken_by_the_past(before: RunState, after: RunState, said: Said) -> list[str]:
+    """An incarnation that was lost or replaced changes nothing, but for what it knows to be true for ever.
+
+    That is one thing: that the farewell completed, said by a member of a generation that may still be at work. Then all
+    members stood at that version, where nothing is left to commit, so nobody can make a step that contradicts it.
+    """
+    same = with_(
+        after, dirty=before.dirty, change=before.change
+    )  # events are counted, and looked at, whatever they say
+    member = any(gen.members.get(said.name) == said.incarnation for gen in before.gens)
+    if isinstance(said.message, Finished) and member and before.finished is None:
+        version = said.message.version
+        same = with_(same, finished=None, newest=before.newest, outbox=before.outbox)
+        if after.finished != version or after.newest != max(before.newest, version):
+            return [f"{said.name} has finished at {version}, and the lighthouse does not believe it"]
+    if same != before:
+        return [f"{said.name} changed something as incarnation {said.incarnation}, which is over"]
+    return []
 
 
 def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, Event]:
@@ -131,8 +152,10 @@ def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[Run
 
 def _plain(state: RunState) -> RunState:
     """Without what differs where nothing else does: words that say why, and the next incarnation (kept by name)."""
-    if state.change is not None and state.change.reason:
-        state = with_(state, change=msgspec.structs.replace(state.change, reason=""))
+    change = state.change
+    if change is not None:  # it looks again once so many events were heard: more of them make no difference
+        heard = min(change.heard, change.awaited)
+        state = with_(state, change=msgspec.structs.replace(change, reason="", heard=heard))
     return with_(state, next_incarnation=0, conns=state.conns)
 
 
@@ -166,7 +189,7 @@ def waits(state: RunState) -> Waits:
     awaited: tuple[str, ...] = ()
     if change is not None and change.until_s > NOW:
         names = _awaited(state, change, NOW)
-        awaited = tuple(n for n in names if (g := state.groups.get(n)) is not None and g.live)
+        awaited = tuple(n for n in names if change.again or (g := state.groups.get(n)) is not None and g.live)
     missing = tuple(m.name for m in (current.roster if current else ()) if state.groups.get(m.name) is None)
     planned: tuple[str, ...] = ()
     if plan is not None and not plan.ready:

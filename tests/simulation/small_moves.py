@@ -21,6 +21,7 @@ from simulation.small_world import (
     Stream,
     World,
     is_commit,
+    is_finished,
     is_harmless,
 )
 
@@ -215,7 +216,8 @@ def _stale(world: World, state: State) -> Move | None:
             continue
         incarnation, conn = groups.get(world.view(state.hosts[stream.owner]).name, (0, 0))
         ended = stream.up[0] == 0 and conn != stream.conn
-        if ended or stream.incarnation < incarnation:
+        past = stream.incarnation < incarnation and not is_finished(world, stream.up[0])
+        if ended or past:
             return "up", stream.conn
     return None
 
@@ -255,7 +257,7 @@ def _deadlines(world: World, state: State, views: list[HostView], dead: bool) ->
     deaf = {name: _is_deaf(state, conn) for name, _, conn in waits.groups}
     if not waits.grace:
         found += [("time", "lease", name) for name, _, _ in waits.groups if deaf[name] is dead]
-    if waits.reports and all(deaf[name] for name in waits.reports) is dead:
+    if waits.reports and all(deaf.get(name, _is_out(views, name)) for name in waits.reports) is dead:
         found.append(("time", "reports"))
     if waits.grace and _may_judge(waits, views) is dead:
         found.append(("time", "grace"))
@@ -272,6 +274,8 @@ def _last_deadlines(world: World, state: State) -> list[Move]:
         return []
     if waits.plan:
         return [("time", "plan")]
+    if waits.reports:
+        return [("time", "reports")]
     return [("time", "grace")] if waits.grace else []
 
 

@@ -83,8 +83,9 @@ class Thread:
 
     def gathered(self, records: tuple[bytes, ...]) -> None:
         """The roll call completed here."""
-        work, slots = self.now.book.work, self.machine.spec.slots
+        work = self.now.book.work
         assert work is not None
+        slots = work.step_slots
         said = [unpack(r, slots) for r in records]
         if {(r.generation, r.version) for r in said} != {(work.generation, work.version)}:
             self.machine.wrong(f"members of one step stand on {[str(r.version) for r in said]}")
@@ -157,7 +158,7 @@ class Thread:
             digest=_digest(rank.weights) if work.digest else None,
         )
         self._put(entered=True)
-        self.machine.out("record", self._operation(), pack(said, self.machine.spec.slots))
+        self.machine.out("record", self._operation(), pack(said, work.step_slots))
 
     def _join(self, number: int, place: int, size: int) -> None:
         rank = self.now

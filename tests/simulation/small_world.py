@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import CaughtUp, Committed, Hello, Opened, Welcome
+from lighthouse.values import CaughtUp, Committed, Finished, Hello, Opened, Welcome
 from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
 from simulation.small_host import Machine, Spec
 from simulation.small_lighthouse import Waits, first_state, turn, waits
@@ -324,6 +324,11 @@ def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
 def is_commit(world: World, message: int) -> bool:
     """Whether it tells of a committed step."""
     return isinstance(world.things.values[message], Committed)
+
+
+def is_finished(world: World, message: int) -> bool:
+    """Whether it tells that the farewell completed, which is believed of everybody."""
+    return isinstance(world.things.values[message], Finished)
 
 
 def is_harmless(world: World, message: int) -> bool:

@@ -23,7 +23,9 @@ from simulation.weights import Weights
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What a world is like.
 
-    groups, shards, slots, steps: the run; min_groups, groups_wanted, contributors_wanted: how it is led
+    groups, shards, slots, steps: the run; slots_per_group: if above 0, in place of slots: the global batch is elastic
+    data_slots, drop_last: where the data ends (0: nowhere)
+    min_groups, groups_wanted, contributors_wanted, allowed_groups: how it is led
     slot_s: compute of one slot; start_s: start of a group's ranks; drift: clocks run faster or slower by this share
     lighthouse_back_s: a crashed lighthouse is back after so long; agent_back_s: so is an agent
     unkind: collectives may fail late, or in part, or never return; terms: the store has a leader's counter
@@ -32,6 +34,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 3
     shards: int = 1
     slots: int = 6
+    slots_per_group: int = 0
+    data_slots: int = 0
+    drop_last: bool = True
+    allowed_groups: tuple[int, ...] = ()
     steps: int = 1_000_000
     min_groups: int = 1
     groups_wanted: int = 0
@@ -104,6 +110,7 @@ class World:
             groups_wanted=max(spec.groups_wanted or spec.groups, spec.min_groups),
             join_wait_s=spec.join_wait_s,
             contributors_wanted=spec.contributors_wanted,
+            allowed_groups=spec.allowed_groups,
             lease_s=spec.lease_s,
             hold_patience_s=spec.hold_patience_s,
             stall_patience_s=spec.stall_patience_s,
@@ -114,7 +121,13 @@ class World:
         return default_config(self, group)
 
     def setup(self) -> dict[str, str]:
-        return {"slots": str(self.spec.slots), "steps": str(self.spec.steps), "model": "counts"}
+        spec = self.spec
+        found = {"steps": str(spec.steps), "model": "counts"}
+        if spec.data_slots:
+            found |= {"data_slots": str(spec.data_slots), "drop_last": str(spec.drop_last)}
+        if spec.slots_per_group:
+            return {**found, "slots_per_group": str(spec.slots_per_group)}
+        return {**found, "slots": str(spec.slots)}
 
     def start_lighthouse(self, store: Store | None = None) -> Beacon:
         """Another lighthouse leads; those that are there do not know."""

@@ -44,7 +44,7 @@ def in_step(number: int = 5, **more: object) -> Script:
 
 def test_a_base_it_stands_on_is_entered_at_once() -> None:
     script = in_step()
-    work = Work(generation=5, place=0, size=2, version=ROOT, cursor=0, slots=(0, 1))
+    work = Work(generation=5, place=0, size=2, version=ROOT, cursor=0, slots=(0, 1), step_slots=SLOTS)
     assert script.downs(Go) == [Go(work=work, rendezvous="r:0")]
     assert script.downs(Go, 1) == [Go(work=work, rendezvous="r:1")]
     assert script.hold is AgentHold.NOTHING
@@ -307,7 +307,7 @@ def test_a_start_passed_between_hello_and_welcome_is_not_forgotten() -> None:
     script.commits(opened=7)
     script.told(Welcome(incarnation=1, lease_s=3.0, contributors_wanted=0, first_number=1, join=False))
     script.told(Abandon(number=8))
-    assert script.report.starts == (Start(number=7, version=Version(1, 5)),)
+    assert script.report.starts == (Start(number=7, version=Version(1, 5), cursor=SLOTS),)
 
 
 def test_base_while_leaving_is_refused() -> None:

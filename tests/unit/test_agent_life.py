@@ -121,7 +121,7 @@ def test_a_setup_without_slots_and_steps_ends_the_agent(setup: dict[str, str]) -
     script.attaches(**setup)
     script.exits(0, -9)
     script.exits(1, -9)
-    assert script.exit.code == 2 and "setup of the ranks" in script.exit.reason
+    assert script.exit.code == 2 and "set up wrongly" in script.exit.reason
 
 
 def test_ranks_that_do_not_attach_in_time_are_ended_and_counted() -> None:

@@ -1,7 +1,7 @@
 """Planned generations: opened beside, named by all, entered after the very step; and the ways in which that fails."""
 
 import pytest
-from agent_script import Script, closes, held, members, merged_step, source, whole
+from agent_script import SLOTS, Script, closes, held, members, merged_step, source, whole
 
 from lighthouse.deadlines import DEFAULTS
 from lighthouse.values import (
@@ -56,7 +56,7 @@ def test_a_plan_is_opened_named_and_entered_after_the_step() -> None:
     commit = script.commits(opened=7)
     assert commit.merged.switch == 7
     assert (commit.next.generation, commit.next.size, commit.next.slots, commit.next.digest) == (7, 3, (0, 1), True)
-    assert script.last_up(Committed).start == Start(number=7, version=Version(1, 5))
+    assert script.last_up(Committed).start == Start(number=7, version=Version(1, 5), cursor=SLOTS)
     commit = script.commits([(0, 1), (2, 3), ()], digest=1)
     assert script.version == Version(2, 7) and commit.next.slots == (0, 1)
     assert script.state.seat.roster == members("a", "b", "c")
@@ -199,7 +199,7 @@ def test_an_unknown_switch_is_committed_but_not_entered() -> None:
     commit = script.commits(opened=7)
     assert commit.merged.switch == 7 and commit.next.size == 0
     assert script.version == Version(1, 5)
-    assert script.report.failed and script.report.starts == (Start(number=7, version=Version(1, 5)),)
+    assert script.report.failed and script.report.starts == (Start(number=7, version=Version(1, 5), cursor=SLOTS),)
     assert script.report.abandoned == 8
 
 
@@ -213,7 +213,9 @@ def test_a_leaver_sees_a_switch_that_it_is_not_in() -> None:
     assert script.downs(ReadyFor)
     commit = script.commits(opened=7)
     assert (commit.next.size, commit.next.version, commit.leave) == (0, Version(1, 5), False)
-    assert script.report.abandoned == 8 and script.report.starts == (Start(number=7, version=Version(1, 5)),)
+    assert script.report.abandoned == 8 and script.report.starts == (
+        Start(number=7, version=Version(1, 5), cursor=SLOTS),
+    )
     assert script.last_up(Committed).start.number == 7
     assert script.hold is AgentHold.VERDICT
     script.rank(0, RollCall(generation=7, step=1, records=b""))
@@ -252,7 +254,7 @@ def test_a_switch_needs_no_lighthouse() -> None:
     script.commits(opened=7)
     script.commits()
     script.waits()
-    assert script.meets().report.starts == (Start(number=7, version=Version(1, 5)),)
+    assert script.meets().report.starts == (Start(number=7, version=Version(1, 5), cursor=SLOTS),)
 
 
 def test_votes_of_the_old_generation_after_the_switch_are_refused() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from lighthouse.core import decide, new_run, record, wake_at
 from lighthouse.core_state import RunState
-from lighthouse.core_values import Effect, EndRun, RunConfig, Said, SaidHello, Send, Started, StoreRecord, Tick
-from lighthouse.values import ROOT, Base, Committed, Died, Heal, Hello, Leave, Report, Start, Up, Version
+from lighthouse.core_values import Effect, EndRun, Hold, RunConfig, Said, SaidHello, Send, Started, StoreRecord, Tick
+from lighthouse.values import ROOT, Base, Committed, Died, Failure, Heal, Hello, Leave, Report, Start, Up, Version
 
 
 class Told:
@@ -58,7 +58,7 @@ class Told:
         return version
 
     def waits(self, seconds: float) -> None:
-        """Time passes, with a tick whenever one is due; the groups beat."""
+        """Time passes, with a tick whenever one is due."""
         until = self.now + seconds
         while (due := wake_at(self.state, self.now)) is not None and due <= until:
             self.now = due
@@ -155,3 +155,27 @@ def test_steps_are_progress() -> None:
         told.waits(1.0)
         told.commits("g1", "g2", step=step)
     assert len(told.sent("g1", Base)) == 1
+
+
+def test_a_change_does_not_count_against_the_patience() -> None:
+    told = formed("g1", "g2", stall_patience_s=1.5, connect_s=5.0)
+    at = told.commits("g1", "g2", step=2)
+    told.waits(1.0)
+    told.says("g1", Failure(number=at.generation, reason="a collective failed"))
+    told.waits(0.9)
+    for name in told.conns:
+        told.reports(name, at, generation=at.generation)
+    assert len(told.sent("g1", Base)) == 2, "the same members go on"
+    told.waits(0.4)
+    assert told.state.change is None
+    told.waits(0.2)
+    assert told.state.change is not None
+
+
+def test_an_empty_store_does_not_start_anew_while_somebody_has_been_in_a_generation() -> None:
+    told = Told(groups_wanted=2)
+    told.hello("j1")
+    told.hello("g1")
+    told.reports("g1", Version(11, 900), generation=900)
+    told.reports("j1", Version(0, 0))
+    assert not told.sent("j1", Base) and told.state.hold is Hold.COLD_START

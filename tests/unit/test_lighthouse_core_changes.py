@@ -296,7 +296,7 @@ def test_a_switch_is_history_with_its_cursor() -> None:
     lead = Lead(groups_wanted=2)
     version = lead.form("g1", "g2")
     prepare = lead.join("j1", version)
-    start = Start(number=prepare.number, version=Version(4, version.generation))
+    start = Start(number=prepare.number, version=Version(4, version.generation), cursor=24)
     lead.take()
     effects = lead.say(
         "g1", Committed(version=start.version, start=start, loss=1.0, tokens=1, grad_norm=1.0, step_s=0.1)
@@ -309,7 +309,7 @@ def test_who_saw_the_old_generation_fail_where_others_saw_the_switch_starts_a_ch
     lead = Lead(groups_wanted=2)
     version = lead.form("g1", "g2")
     prepare = lead.join("j1", version)
-    lead.commit(4, "g1", start=Start(number=prepare.number, version=Version(4, version.generation)))
+    lead.commit(4, "g1", start=Start(number=prepare.number, version=Version(4, version.generation), cursor=24))
     assert lead.state.change is None
     lead.say("g2", standing(version, abandoned=version.generation + 1, failed=True))
     assert lead.state.change is not None
@@ -320,5 +320,5 @@ def test_a_dead_joiner_cannot_be_switched_to() -> None:
     version = lead.form("g1", "g2")
     prepare = lead.join("j1", version)
     lead.say("j1", Goodbye(reason="ended"))
-    lead.commit(4, "g1", start=Start(number=prepare.number, version=Version(4, version.generation)))
+    lead.commit(4, "g1", start=Start(number=prepare.number, version=Version(4, version.generation), cursor=24))
     assert lead.state.change is not None

@@ -376,7 +376,7 @@ def test_the_switch_is_stored_as_a_base_that_was_reported() -> None:
         script.says(name, Opened(number=FIRST + 1))
     switch = Committed(
         version=Version(9, FIRST),
-        start=Start(number=FIRST + 1, version=Version(9, FIRST)),
+        start=Start(number=FIRST + 1, version=Version(9, FIRST), cursor=36),
         loss=1.0,
         tokens=1,
         grad_norm=1.0,

@@ -249,3 +249,10 @@ def test_the_loss_does_not_depend_on_who_summed_what(order: list[int]) -> None:
         assert isinstance(outcome, Merged)
         outcomes.append(outcome.loss_sum)
     assert outcomes[0] == outcomes[1] == math.fsum(losses)
+
+
+def test_another_size_of_the_step_does_not_count() -> None:
+    """Records of five and of six slots have the same length."""
+    records = [pack(Record(generation=4, version=AT, slots=own), slots) for own, slots in (((0, 1), 5), ((2, 3, 4), 6))]
+    outcome = merge([b"".join(records)], members=2, generation=4, version=AT, slots=5)
+    assert isinstance(outcome, Invalid) and "step_slots 6, not 5" in outcome.reason

@@ -27,7 +27,7 @@ V0, V1 = Version(0, 0), Version(1, 5)
 def work(
     generation: int = 5, version: Version = V0, cursor: int = 0, slots: tuple[int, ...] = (0, 1), size: int = 2
 ) -> Work:
-    return Work(generation=generation, place=0, size=size, version=version, cursor=cursor, slots=slots)
+    return Work(generation=generation, place=0, size=size, version=version, cursor=cursor, slots=slots, step_slots=4)
 
 
 def go(**fields: object) -> Go:
