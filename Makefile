@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sim proof chaos bench-loss lint types stubs
+.PHONY: demo test sim proof chaos bench bench-loss lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
@@ -18,6 +18,11 @@ MINUTES ?= 60
 SHARDS ?= 1
 chaos: $(INSTALLED)
 	PYTHONPATH=.:tests $(VENV)/bin/python -m chaos.soak --minutes $(MINUTES) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
+
+# Side by side with what users would pick instead: six tables, within 20 minutes; QUICK=1 within 3 once the peers are
+# installed. ONLY=steps,control takes some of them; WRITE=1 writes docs/benchmarks.md.
+bench: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
 bench-loss: $(INSTALLED)
 	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse import core_keep
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -242,6 +243,9 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         newest=standing.version,
     )
     state = tell(settled(state), "formed", change.reason, "", members=" ".join(m.name for m in roster))
+    for group in standing.behind:
+        state = tell(state, "level", "by one entry", group.name)
+    state = core_keep.keep(state, tuple(before.values()), gen, standing.on)
     # A role may be again what members were told before it grew, and so not show in a difference: then it is told whole.
     return _send_bases(state, gen, before if roster == known else {}, standing)
 

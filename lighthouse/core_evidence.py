@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse.core_keep import drop
 from lighthouse.core_state import (
     Gen,
     Group,
@@ -33,6 +34,8 @@ from lighthouse.values import Member, Release, Report, Role, Start, Version
 
 def release(state: RunState, group: Group) -> RunState:
     """Tells the donor of `group` that its heal is over."""
+    if any(keeping.heal == group.heal for keeping in state.kept):
+        return drop(state, group.name)
     donor = state.groups.get(group.donor) if group.heal else None
     return send(state, donor, Release(heal=group.heal)) if donor is not None else state
 
@@ -106,6 +109,8 @@ def forget(state: RunState, group: Group, dead: bool, reason: str, last: Version
 
     last: the version that it stood on then, if it is known; it bounds what others may have made without us.
     """
+    if dead:
+        state = drop(state, group.name)
     state = release(state, group)
     for gen in state.gens:
         if is_member(gen, group):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lighthouse.core_change import Standing, stand
 from lighthouse.core_evidence import release
+from lighthouse.core_keep import way_back
 from lighthouse.core_state import (
     Group,
     RunState,
@@ -84,6 +85,13 @@ def _release_over(state: RunState, donors: dict[str, Group]) -> RunState:
 
 
 def _start(state: RunState, group: Group, donors: dict[str, Group], held: bool) -> RunState:
+    known = way_back(state, group, donors)
+    if known is not None:
+        keeping, source = known
+        sources = (Source(name=source.name, weights=source.weights),)
+        state = send(state, group, Heal(heal=keeping.heal, sources=sources, entries=True))
+        state = change_group(state, group, heal=keeping.heal, donor=source.name, caught=False)
+        return tell(state, "heal", "by entries", group.name, donor=source.name)
     busy = [g.donor for g in state.groups.values() if g.heal]
     donor = min(donors.values(), key=lambda d: (busy.count(d.name), natural_key(d.name)))
     heal = state.next_heal

@@ -8,6 +8,7 @@ import msgspec
 
 from lighthouse.batch import batch_policy
 from lighthouse.core_evidence import gone, release, take_report
+from lighthouse.core_keep import drop
 from lighthouse.core_state import (
     Group,
     RunState,
@@ -73,6 +74,8 @@ def _replaced(state: RunState, known: Group | None, by: int, hello: Hello) -> Ru
     """An older incarnation of the name is fenced; its agent's successor on the same host knows that it is dead."""
     if known is not None:
         state = release(state, known)
+    if any(keeping.name == hello.name and keeping.incarnation < by for keeping in state.kept):
+        state = drop(state, hello.name)
     if known is not None and known.conn:
         state = send(state, known, Fenced(by=by))
         state = emit(without_conn(state, known.conn), CloseStream(conn=known.conn))
@@ -140,7 +143,8 @@ def _resume(state: RunState, group: Group) -> RunState:
     if plan is not None and any(g.number == plan.number and is_member(g, group) for g in state.gens):
         state = with_(state, plan=msgspec.structs.replace(plan, broken=True))
     if group.heal and not group.caught and not is_member(current, group):
-        state = change_group(release(state, group), group, heal=0, donor="")
+        kept = any(keeping.heal == group.heal for keeping in state.kept)
+        state = change_group(state if kept else release(state, group), group, heal=0, donor="")
     return state
 
 

@@ -124,12 +124,22 @@ class Plan(Value, frozen=True):
     broken: bool = False
 
 
+class Keeping(Value, frozen=True):
+    """`donor` keeps, under the number `heal`, the entries that lead that incarnation of `name` back into the run."""
+
+    name: str
+    incarnation: int
+    heal: int
+    donor: Member
+
+
 class RunState(Value, frozen=True):
     """Everything that the lighthouse knows of one run.
 
     check_s: when the first lease can run out; dirty: something happened that plans and heals depend on, so they are
     looked at again; retry_s: when a joiner that failed may heal again, 0 for none
     odd: names of groups that plans and heals are about: all but members with nothing on their minds
+    kept: for whom entries are kept, the latest last
     progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
     """
 
@@ -157,6 +167,7 @@ class RunState(Value, frozen=True):
     newest: Version = ROOT
     loss: float = 0.0
     step_s: float = 0.0
+    kept: tuple[Keeping, ...] = ()
     progress_s: float = -1.0
     finished: Version | None = None
     ended: str = ""

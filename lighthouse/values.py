@@ -305,19 +305,22 @@ class Stage(Message, frozen=True):
     """Stage a snapshot for a joiner. `donors` ranks-groups must name `heal` in one roll call; then all stage.
 
     now: the run holds; stage at the present version without a roll call
+    entries: no snapshot: keep the log for the joiner, from the entry that led to the present version on
     """
 
     heal: int
     joiner: str
     donors: int
     now: bool = False
+    entries: bool = False
 
 
 class Heal(Message, frozen=True):
-    """Load from these donors, then replay entries until the switch."""
+    """Load from these donors, then replay entries until the switch. entries: what there is needs no load before."""
 
     heal: int
     sources: tuple[Source, ...]
+    entries: bool = False
 
 
 class Release(Message, frozen=True):

@@ -288,24 +288,28 @@ class Ready(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("heal", "joiner", "donors", "now")
+    __slots__ = ("heal", "joiner", "donors", "now", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     JOINER_FIELD_NUMBER: _ClassVar[int]
     DONORS_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     joiner: str
     donors: int
     now: bool
-    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., now: _Optional[bool] = ...) -> None: ...
+    entries: bool
+    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Heal(_message.Message):
-    __slots__ = ("heal", "sources")
+    __slots__ = ("heal", "sources", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     sources: _containers.RepeatedCompositeFieldContainer[Source]
-    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+    entries: bool
+    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("heal",)

@@ -76,7 +76,13 @@ def heal(state: AgentState, message: Heal, now: float) -> AgentState:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
     # The report says that the group stands nowhere now: a `CaughtUp` of an older heal may be on its way.
-    return put(state, joining=joining, report_due=True)
+    state = put(state, joining=joining, report_due=True)
+    if not message.entries:
+        return state
+    if not state.stand.usable:
+        return _heal_failed(state, "this group stands on an unfinished load, and no entry leads on from there")
+    following = put(joining, phase=JoinPhase.FOLLOWING)
+    return fresh_step(put(state, joining=following, seat=Seat(), stand=put(state.stand, answers=())), now)
 
 
 def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> AgentState:
@@ -161,7 +167,7 @@ def _heal_failed(state: AgentState, reason: str) -> AgentState:
 def stage(state: AgentState, message: Stage, now: float) -> AgentState:
     others = tuple(staging for staging in state.stagings if staging.heal != message.heal)
     dropped = tuple(staging.heal for staging in others[: -_STAGINGS + 1])
-    new = Staging(heal=message.heal, donors=message.donors, now=message.now)
+    new = Staging(heal=message.heal, donors=message.donors, now=message.now, entries=message.entries)
     return put(state, stagings=(*others[-_STAGINGS + 1 :], new), drops=(*state.drops, *dropped))
 
 
@@ -188,7 +194,8 @@ def load(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
 def fetch(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     """Has the ranks fetch the entry that follows what they stand on, as long as one is wanted."""
     sources = _sources(state)
-    wanted = Fetch(version=state.stand.version, sources=sources) if sources else None
+    heal = state.joining.heal if state.joining is not None else 0
+    wanted = Fetch(version=state.stand.version, sources=sources, heal=heal) if sources else None
     if wanted == state.fetching:
         return state
     if wanted is not None:
@@ -274,8 +281,8 @@ def stage_for(state: AgentState, now: float, effects: list[Effect]) -> AgentStat
     told = []
     for staging in state.stagings:
         if not staging.told:
-            at_once = staging.now and not live(state)
-            effects.append(ToRanks(message=StageFor(heal=staging.heal, now=at_once)))
+            at_once = staging.entries or (staging.now and not live(state))
+            effects.append(ToRanks(message=StageFor(heal=staging.heal, now=at_once, entries=staging.entries)))
             staging = put(staging, told=True, staged=at_once)
         told.append(staging)
     return put(state, stagings=tuple(told), drops=())

@@ -206,6 +206,7 @@ class Staging(Value, frozen=True):
     heal: int
     donors: int
     now: bool
+    entries: bool = False
     told: bool = False
     staged: bool = False
 

@@ -62,7 +62,6 @@ class Healing:
         self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
-        self._heal = 0
         self._staged: Snapshot | None = None
 
     def settle(self) -> None:
@@ -79,8 +78,7 @@ class Healing:
         An entry that was told to be applied first is waited for: at most one lies here beside the one being applied.
         """
         turn = self._next_turn()
-        heal = self._heal
-        threading.Thread(target=self._fetch, args=(command, turn, heal), name="bellrock-fetch", daemon=True).start()
+        threading.Thread(target=self._fetch, args=(command, turn), name="bellrock-fetch", daemon=True).start()
 
     def take(self, name: EntryName) -> Entry:
         """The held entry `name`, to be applied; all others are forgotten."""
@@ -97,7 +95,6 @@ class Healing:
         self._next_turn()
         with self._changed:
             self._held.clear()
-            self._heal = command.heal
         self.settle()
         try:
             deadlines = self._in_force.now
@@ -130,6 +127,10 @@ class Healing:
         self._server.stage(heal, snapshot)
         self._staged = snapshot
 
+    def keep(self, heal: int, version: Version) -> None:
+        """Keeps the log of entries for `heal`, the one that led to `version` among them if it is still here."""
+        self._log.owe(heal, Version(version.step - 1, 0), self._log_bytes)
+
     def drop(self, heal: int) -> None:
         """Drops the snapshot and the log of `heal`."""
         self._server.drop(heal)
@@ -150,7 +151,7 @@ class Healing:
             self._changed.notify_all()
             return self._turn
 
-    def _fetch(self, command: Fetch, turn: int, heal: int) -> None:
+    def _fetch(self, command: Fetch, turn: int) -> None:
         with self._changed:
             # The entry that leads to where this one starts may wait for the training thread still.
             self._changed.wait_for(
@@ -166,7 +167,7 @@ class Healing:
                     self._token,
                     wait_s,
                     self._like,
-                    heal=heal,
+                    heal=command.heal,
                     limits=TransferLimits.of(self._in_force.now),
                     lock=socket_lock(),
                 )

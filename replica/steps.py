@@ -295,6 +295,8 @@ class StepLoop:
             self.left_because = command.reason
         elif isinstance(command, Drop):
             self._parts.healing.drop(command.heal)
+        elif isinstance(command, StageFor) and command.entries:
+            self._parts.healing.keep(command.heal, self.book.version)
         elif isinstance(command, StageFor) and command.now:
             self._parts.healing.stage(command.heal, self.book.version, self.book.cursor, self._stop)
         elif isinstance(command, Load):

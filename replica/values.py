@@ -238,10 +238,14 @@ class ReadyFor(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """Fetch the entry that starts at `version` from one of `sources`, waiting for it if it is not there yet."""
+    """Fetch the entry that starts at `version` from one of `sources`, waiting for it if it is not there yet.
+
+    heal: under which number they keep it for this group; 0 if they keep it for nobody
+    """
 
     version: Version
     sources: tuple[Source, ...]
+    heal: int = 0
 
 
 class Load(Message, frozen=True):
@@ -252,10 +256,14 @@ class Load(Message, frozen=True):
 
 
 class StageFor(Message, frozen=True):
-    """Name `heal` in the roll call; or `now`: stage at the present version while waiting for a verdict."""
+    """Name `heal` in the roll call; or `now`: stage at the present version while waiting for a verdict.
+
+    entries: no snapshot, only the log, from the entry that led to the present version on
+    """
 
     heal: int
     now: bool
+    entries: bool = False
 
 
 class Drop(Message, frozen=True):

@@ -243,12 +243,14 @@ class ReadyFor(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("version", "sources")
+    __slots__ = ("version", "sources", "heal")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    HEAL_FIELD_NUMBER: _ClassVar[int]
     version: _wire_pb2.Version
     sources: _containers.RepeatedCompositeFieldContainer[_wire_pb2.Source]
-    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
+    heal: int
+    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ..., heal: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("heal", "sources")
@@ -259,12 +261,14 @@ class Load(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
 
 class StageFor(_message.Message):
-    __slots__ = ("heal", "now")
+    __slots__ = ("heal", "now", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     now: bool
-    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ...) -> None: ...
+    entries: bool
+    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Patience(_message.Message):
     __slots__ = ("lease_s", "stall_patience_s", "connect_s")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from e2e.network import Network, Proxy
 
 from lighthouse.client import NotAllowed, Unreachable, status_now
 from lighthouse.core_values import RunStatus
@@ -29,15 +30,25 @@ SLOTS = 6
 
 
 class Cluster:
-    """One run with its folder. Flags are those of `bellrock lighthouse` and `bellrock group`."""
+    """One run with its folder. Flags are those of `bellrock lighthouse` and `bellrock group`.
 
-    def __init__(self, folder: Path, *lighthouse_flags: str, job: Path = JOB) -> None:
+    network: hosts by name, on which the lighthouse and the groups of these names run, instead of on loopback
+    way_in: the lighthouse's address for this process
+    """
+
+    def __init__(self, folder: Path, *lighthouse_flags: str, job: Path = JOB, network: Network | None = None) -> None:
         self.folder = folder
+        self._network = network
+        self._door: Proxy | None = None
         self._job = job
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         self.token_file = folder / "token"
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
+        if network is not None:
+            self.address = f"{network.address('lighthouse')}:7000"
+            self._door = Proxy(f"unix:{folder}/door", self.address, folder / "cuts", enter=network.enter("lighthouse"))
+        self.way_in = self.address if self._door is None else self._door.address
         self._lighthouse_flags = lighthouse_flags
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -52,8 +63,10 @@ class Cluster:
 
     def start_lighthouse(self) -> None:
         """Starts the lighthouse, or starts it again; returns at once."""
-        port = self.address.rpartition(":")[2]
+        bind, _, port = self.address.rpartition(":")
         flags = [
+            "--bind",
+            bind,
             "--run-id",
             RUN,
             "--token-file",
@@ -74,10 +87,16 @@ class Cluster:
         key: str = "",
         run_id: str = RUN,
         token_file: Path | None = None,
+        lighthouse: str = "",
     ) -> None:
-        """Starts a group whose ranks run the job; key: another name for the process, where two share a group's name."""
+        """Starts a group whose ranks run the job; key: another name for the process, where two share a group's name.
+
+        lighthouse: the address at which it reaches the lighthouse, if that is another than the lighthouse's own
+        """
         access = ["--run-id", run_id, "--token-file", str(token_file or self.token_file)]
-        own = ["--lighthouse", self.address, "--name", name, "--shards", str(shards), "--folder", str(self.folder)]
+        address = lighthouse or self.address
+        own = ["--lighthouse", address, "--name", name, "--shards", str(shards), "--folder", str(self.folder)]
+        own += ["--bind", self._network.address(name)] if self._network is not None else []
         command = [sys.executable, str(self._job), "--out", str(self.out), *job_flags]
         self._start(key or name, "group", *access, *own, *flags, "--", *command)
 
@@ -128,13 +147,15 @@ class Cluster:
             child.wait()
         for pid in processes_of(self.folder):
             os.kill(pid, signal.SIGKILL)
+        if self._door is not None:
+            self._door.close()
 
     # ---- what can be seen ------------------------------------------------------------------------------------------
 
     def status(self) -> RunStatus | None:
         """The run as the lighthouse sees it, None if it does not answer."""
         try:
-            return status_now(self.address, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=2.0)
+            return status_now(self.way_in, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=2.0)
         except (Unreachable, NotAllowed, FileNotFoundError):
             return None
 
@@ -223,10 +244,11 @@ class Cluster:
         return "\n".join(f"---- {key}\n{self.log(key)[-4000:]}" for key in self._children)
 
     def _start(self, key: str, *arguments: str) -> None:
+        host = self._network.enter(key.split()[0]) if self._network is not None else []
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "E2E_FOLDER": str(self.folder)}
         with (self.folder / f"{key}.out").open("ab") as out:
             self._children[key] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainer.cli", *arguments],
+                [*host, sys.executable, "-P", "-m", "trainer.cli", *arguments],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -276,7 +298,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

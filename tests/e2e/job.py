@@ -96,6 +96,7 @@ class Job:
             wait.touch()
             while wait.exists():
                 time.sleep(0.01)
+        self.wait(phase, step)
         mine = self.group == self.flags.die_group and self.shard == self.flags.die_shard
         if not mine or phase != self.phase or step < self.die_step:
             return
@@ -104,6 +105,18 @@ class Job:
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait(self, phase: str, step: int) -> None:
+        """Where one group is to wait at a moment while a file is there, and all say that they have come to it."""
+        if f"{phase}@{step}" != self.flags.wait_at:
+            return
+        (self.out / f"at-{self.group}-{phase}-{step}").touch()
+        if self.group != self.flags.wait_group:
+            return
+        wait = Path(self.flags.wait_file)
+        wait.touch()
+        while wait.exists():
+            time.sleep(0.01)
 
     def run(self) -> None:
         """Trains, then writes the final weights."""
@@ -192,6 +205,9 @@ def main() -> None:
     parser.add_argument("--die-shard", type=int, default=0)
     parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--wait-at-load", default="")
+    parser.add_argument("--wait-at", default="")
+    parser.add_argument("--wait-group", default="")
+    parser.add_argument("--wait-file", default="")
     parser.add_argument("--slots-per-group", type=int, default=0)
     parser.add_argument("--samples", type=int, default=0)
     parser.add_argument("--keep-last", action="store_true")

@@ -58,6 +58,10 @@ class Healing:
         self.staged[heal] = Snapshot(rank.book.version, rank.book.cursor, rank.stop, rank.weights)
         self.owed[heal] = rank.book.version
 
+    def keep(self, heal: int) -> None:
+        """The log from the entry that led to the present version on."""
+        self.owed[heal] = Version(self._rank.book.version.step - 1, 0)
+
     def drop(self, heal: int) -> None:
         """That heal is over. What members may still need of the last step is not its business."""
         self.staged.pop(heal, None)

@@ -8,6 +8,7 @@ _core = of("lighthouse/core.py")
 _change = of("lighthouse/core_change.py")
 _evidence = of("lighthouse/core_evidence.py")
 _heal = of("lighthouse/core_heal.py")
+_keep = of("lighthouse/core_keep.py")
 _hello = of("lighthouse/core_hello.py")
 _plan = of("lighthouse/core_plan.py")
 _record = of("lighthouse/core_record.py")
@@ -134,7 +135,11 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "start.version.step - old.version.step - 1)",
     ),
     _evidence("a donor keeps what nobody needs", "    state = release(state, group)\n    for gen", "    for gen"),
-    _evidence("the lost count as dead", "    if dead:\n", "    if True:\n"),
+    _evidence(
+        "the lost count as dead",
+        "    if dead:\n        state = replace_gen",
+        "    if True:\n        state = replace_gen",
+    ),
     _evidence(
         "dead members may enter a switch",
         "cannot = [m.name for m in gen.roster if m.name in gen.gone or",
@@ -227,6 +232,27 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "key=lambda d: natural_key(d.name)",
     ),
     _heal("a joiner is not asked what became of its weights", "caught=False, loading=True)", "caught=False)"),
+    # ---- the way back by entries
+    _keep("the dead are kept for, too", " and m.name not in old.gone]", "]"),
+    _keep("a version outside the history is led on from", "or not state.history.contains(version) or", "or"),
+    _keep("every incarnation is owed the same", "(k.name, k.incarnation) == (name, incarnation)", "k.name == name"),
+    _keep(
+        "a keeper that is no donor any more", "donor is not None and donor.name in donors and", "donor is not None and"
+    ),
+    _keep(
+        "who is a member again is kept for", "        if keeping.name in gen.members:", "        if not gen.members:"
+    ),
+    _keep("entries are kept for ever", "max(0, len(state.kept) + 1 - MOST)", "0"),
+    _hello(
+        "a broken stream costs the way back",
+        "state if kept else release(state, group), group",
+        "release(state, group), group",
+    ),
+    _evidence(
+        "a failed way back is tried for ever",
+        "    if any(keeping.heal == group.heal",
+        "    if not any(keeping.heal != 0",
+    ),
     # ---- history and deals
     _history(
         "a version of the base's step",

@@ -170,6 +170,11 @@ REPLICA: tuple[Mutation, ...] = (
     _rollcall("the version need not be equal", '        "from_generation": version.generation,\n    }', "    }"),
     _work("sums of another batch are kept", "keeps = work.cursor == book.cursor and", "keeps ="),
     _work("sums that others answer for are kept", "and set(book.summed) <= set(work.slots)", "and bool(work.slots)"),
+    _heal(
+        "an unfinished load is followed on from",
+        "    if not state.stand.usable:\n        return _heal_failed",
+        "    if False:\n        return _heal_failed",
+    ),
     _work("sums survive a commit", "version=end, cursor=cursor, summed=())", "version=end, cursor=cursor)"),
     _work("named though not opened", "self.opened != self.ready or self.ready", "self.ready"),
     _work(

@@ -301,6 +301,8 @@ class Rank:
             self.sum.clear()
         if isinstance(message, Drop):
             self.healing.drop(message.heal)
+        elif isinstance(message, StageFor) and message.entries:
+            self.healing.keep(message.heal)
         elif isinstance(message, StageFor) and message.now:
             self.healing.stage(message.heal)
         elif isinstance(message, Load):

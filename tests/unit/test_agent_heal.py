@@ -62,7 +62,7 @@ def test_a_joiner_loads_follows_and_catches_up() -> None:
     script.rank(0, loaded())
     assert not script.downs(Fetch)
     script.rank(1, loaded())
-    assert script.downs(Fetch) == [Fetch(version=AT, sources=(source("b"),))]
+    assert script.downs(Fetch) == [Fetch(version=AT, sources=(source("b"),), heal=3)]
     assert script.report.version == AT, "should all others be lost, the run can go on from here"
     assert next(line for line in script.ledger if line["event"] == "load")["cursor"] == 40
     script.holds(merged_step(AT, 5))
@@ -75,6 +75,59 @@ def test_a_joiner_loads_follows_and_catches_up() -> None:
     script.holds(merged_step(script.version, 5))
     script.ranks(UpToDate(version=script.version))
     assert len(script.ups(CaughtUp)) == 1 and script.version == Version(12, 5)
+
+
+# ---- the way back --------------------------------------------------------------------------------------------------
+
+
+def left_behind() -> Script:
+    """It stood at (1, 5) when it was cut off, and is a member of nothing any more."""
+    script = Script().begins()
+    script.based(5)
+    script.commits()
+    closes(script)
+    script.waits()
+    script.meets(join=True)
+    return script
+
+
+def test_who_stands_in_the_history_follows_entries_and_loads_nothing() -> None:
+    script = left_behind()
+    here = Version(1, 5)
+    script.told(Heal(heal=3, sources=(source("b"),), entries=True))
+    assert script.downs(Fetch)[-1] == Fetch(version=here, sources=(source("b"),), heal=3)
+    assert (script.report.version, script.report.answers, script.hold) == (here, (), AgentHold.CATCH_UP)
+    script.holds(merged_step(here, 6))
+    assert script.downs(Apply)[-1].cursor == 8
+    script.ranks(UpToDate(version=Version(2, 6)))
+    assert script.ups(CaughtUp) == [CaughtUp(version=Version(2, 6))]
+    assert not script.downs(Load) and not any(line["event"] == "load" for line in script.ledger)
+
+
+def test_entries_that_cannot_be_had_are_told_and_cost_no_weights() -> None:
+    script = left_behind()
+    script.told(Heal(heal=3, sources=(source("b"),), entries=True))
+    script.rank(1, FetchFailed(version=Version(1, 5), reason="the log has gone past it"))
+    assert script.last_up(HealFailed).heal == 3 and script.version == Version(1, 5)
+    script.told(Abandon(number=9))
+    assert script.report.version == Version(1, 5), "nothing was written over"
+
+
+def test_entries_do_not_lead_on_from_an_unfinished_load() -> None:
+    script = joiner()
+    script.rank(0, LoadFailed(heal=3, reason="chunk does not verify"))
+    script.told(Heal(heal=4, sources=(source("b"),), entries=True))
+    assert script.last_up(HealFailed).heal == 4 and not script.downs(Fetch)
+
+
+def test_a_donor_keeps_entries_without_a_snapshot_even_amid_a_step() -> None:
+    script = Script().begins()
+    script.based(5)
+    script.told(Stage(heal=3, joiner="c", donors=1, now=True, entries=True))
+    assert script.downs(StageFor) == [StageFor(heal=3, now=True, entries=True)]
+    assert script.commits(heal=3).stage == ()
+    script.told(Release(heal=3))
+    assert script.downs(Drop) == [Drop(heal=3)]
 
 
 def test_up_to_date_with_another_version_is_not_caught_up() -> None:

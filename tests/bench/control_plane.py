@@ -1,0 +1,94 @@
+"""Table 4: what the lighthouse costs, with simulated sessions over real gRPC, beside torchft's.
+
+Of Bellrock: a membership change, from a group's death notice until the last survivor was told the base of the next
+generation; and the lighthouse's share of a core when everybody beats and a step is made every second. Of torchft: the
+quorum round that each of its steps waits for. Both lighthouses are processes of their own, real ones; the groups are
+simulated by one process for each side, which costs as much again. Rounds alternate.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.children import BellrockRun, stage, torchft_lighthouse
+from bench.measure import Rounds, Spread, interleave, ratios
+from bench.tables import Table
+
+SIZES = (8, 32, 128, 512, 1024)
+QUICK_SIZES = (8, 128, 1024)
+LONG_LEASE_S = 30
+"""In the runs whose changes are timed: no beats then, which simulated groups would have to send in time."""
+CHANGE_S = 0.25
+SHARE = 0.10
+
+
+def measure(count: int, rounds: int, beat_s: float, python: Path | None) -> tuple[Rounds, float]:
+    """Seconds of each membership change and quorum round; and the lighthouse's share of a core, beating."""
+    with stage() as (children, turns):
+        run = BellrockRun(children, "bellrock", "--groups-wanted", str(count), "--lease-s", str(LONG_LEASE_S))
+        fleet = ("bellrock", run.address, run.token_file, run.key, str(count))
+        children.program("fleet", sys.executable, "session_fleet.py", turns.path, *fleet)
+        names = {"bellrock/fleet"}
+        if python is not None:
+            address = torchft_lighthouse(
+                children, "torchft.lighthouse", python, "--join_timeout_ms", "60000", "--quorum_tick_ms", "100"
+            )
+            children.program("quorums", python, "quorum_fleet.py", turns.path, "torchft", address, str(count))
+            names.add("torchft/fleet")
+        turns.wait_for(names, 180.0)
+
+        def change(side: str) -> float:
+            answer: dict[str, Any] = turns.turn(side, 1)[f"{side}/fleet"]
+            return float(answer["change_s"])
+
+        sides = {name.partition("/")[0] for name in names}
+        taken = interleave({side: lambda side=side: change(side) for side in sorted(sides)}, rounds)  # type: ignore[misc]
+        lighthouse = children.pid("bellrock.lighthouse")
+        before = cpu_s(lighthouse)
+        seconds = float(turns.turn("bellrock", 1, beat_s=beat_s)["bellrock/fleet"]["seconds"])
+        return taken, (cpu_s(lighthouse) - before) / seconds
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of a core that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def table(quick: bool, python: Path | None) -> Table:
+    """Measures all of it."""
+    rows: list[list[str | int | Spread]] = []
+    change_s = share = 0.0
+    for count in QUICK_SIZES if quick else SIZES:
+        taken, share = measure(count, 3 if quick else 7, 5.0 if quick else 10.0, python)
+        ours = Spread.of((1e3 * s for s in taken["bellrock"]), digits=1)
+        change_s = ours.median / 1e3
+        theirs: Spread | str = "–"
+        ratio: Spread | str = "–"
+        if "torchft" in taken:
+            theirs = Spread.of((1e3 * s for s in taken["torchft"]), digits=1)
+            ratio = ratios(taken, "bellrock", "torchft")
+        rows.append([count, ours, theirs, ratio, "0", f"{100 * share:.1f} %"])
+    return Table(
+        number=4,
+        title="The control plane",
+        command="make bench ONLY=control",
+        text="A membership change of Bellrock, from the death notice until the last member knows the next generation, "
+        "against a quorum round of torchft, which each of its steps waits for; N simulated groups over real gRPC.",
+        columns=[
+            "groups",
+            "Bellrock: a change, ms",
+            "torchft: a quorum round, ms",
+            "change / round",
+            "Bellrock: waits of a step for the lighthouse",
+            "Bellrock: of one core, beats at lease / 3 of 2 s and a step a second",
+        ],
+        rows=rows,
+        targets=[
+            ("a change at 1,024 groups in at most 250 ms", change_s <= CHANGE_S),
+            ("at most 10 % of one core at 1,024 groups and a step a second", share <= SHARE),
+        ],
+    )

@@ -1,0 +1,119 @@
+"""Table 3: how fast a joiner gets its weights, against torchft's transports and a bare socket; and who waits for it.
+
+Each round starts new pairs of processes: the first transfer of a pair counts apart from the warm ones after it. The
+kinds take turns. Then runs of three groups with that much state lose one each: how much longer than usual do the
+survivors' steps take while the replacement heals?
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from bench.children import stage
+from bench.measure import Spread
+from bench.recovery import runs
+from bench.sleepers import NAMES, Sleepers, contributions
+from bench.tables import Table
+
+KINDS = {
+    "a bare socket": ("bellrock", "bare"),
+    "Bellrock": ("bellrock", "heal"),
+    "torchft, HTTP": ("torchft", "http"),
+    "torchft, process group": ("torchft", "pg"),
+}
+SLOT_S = 0.1
+BARE, OURS = "a bare socket", "Bellrock"
+PART = 0.9
+
+Rates = dict[str, tuple[float, list[float]]]
+"""By kind: GB/s of the first transfer, and of those after it."""
+
+
+def transfers(mb: int, warm: int, python: Path | None) -> Rates:
+    """One round: new processes."""
+    with stage() as (children, turns):
+        names = {"bellrock/joiner"}
+        children.program("bellrock", sys.executable, "heal_pair.py", turns.path, "bellrock", str(mb))
+        if python is not None:
+            names.add("torchft/joiner")
+            children.program("torchft", python, "torchft_pair.py", turns.path, "torchft", str(mb))
+        turns.wait_for(names, 120.0)
+
+        def rate(kind: str) -> float:
+            job, word = KINDS[kind]
+            return float(turns.turn(job, 1, kind=word)[f"{job}/joiner"]["gb_s"])
+
+        kinds = [kind for kind, (job, _) in KINDS.items() if f"{job}/joiner" in names]
+        first = {kind: rate(kind) for kind in kinds}
+        rest = [{kind: rate(kind) for kind in kinds} for _ in range(warm)]
+        return {kind: (first[kind], [each[kind] for each in rest]) for kind in kinds}
+
+
+def stalls(mb: int, python: Path | None) -> dict[str, float]:
+    """By run: seconds that the survivors' steps took longer than usual in all, while the replacement healed."""
+    with stage() as (children, _):
+        result = {}
+        for run in runs(children, SLOT_S, python, mb):
+            run.until_all_contribute(time.time())
+            result[run.key] = stall(run, NAMES[-1])
+        return result
+
+
+def stall(run: Sleepers, victim: str) -> float:
+    """Kills a group; what its replacement's healing cost the first of the others."""
+    old, at = run.pid(victim), time.time()
+    run.kill(victim)
+
+    def mine() -> list[dict[str, object]]:
+        return [line for line in run.diary(victim) if line["pid"] != old and float(line["time_s"]) > at]
+
+    def back() -> bool:
+        run.tend()
+        return len(contributions(mine())) >= 2
+
+    run.children.until(back, f"{victim} of {run.key} contributes again", 150.0)
+    ready = next(line["time_s"] for line in mine() if line["event"] == "ready")
+    done = contributions(mine())[0]["time_s"]
+    steps = contributions(run.diary(NAMES[0]))
+    took = [
+        (later["time_s"], later["time_s"] - earlier["time_s"] - later["microbatches"] * run.slot_s)
+        for earlier, later in zip(steps, steps[1:], strict=False)
+    ]
+    usual = statistics.median(beside for when, beside in took if when < at)
+    return sum(max(0.0, beside - usual) for when, beside in took if ready < when <= done + run.slot_s)
+
+
+def table(quick: bool, python: Path | None) -> Table:
+    """Measures all of it."""
+    mb = 128 if quick else 1024
+    rounds = [transfers(mb, 2 if quick else 4, python) for _ in range(2 if quick else 4)]
+    waited = stalls(mb, python)
+    rows: list[list[str | int | Spread]] = []
+    parts: dict[str, tuple[Spread, Spread]] = {}
+    for kind in rounds[0]:
+        first = Spread.of(each[kind][0] / each[BARE][0] for each in rounds)
+        warm = Spread.of(
+            mine / bare for each in rounds for mine, bare in zip(each[kind][1], each[BARE][1], strict=True)
+        )
+        parts[kind] = (first, warm)
+        gb_s = Spread.of(rate for each in rounds for rate in each[kind][1])
+        run = {OURS: "bellrock", "torchft, HTTP": "torchft"}.get(kind, "")
+        rows.append([kind, first, warm, gb_s, f"{waited[run]:.2f}" if run in waited else "–"])
+    return Table(
+        number=3,
+        title="Healing",
+        command="make bench ONLY=healing",
+        text=f"{mb} MB of weights and Adam moments of many tensor sizes from one donor on loopback, into the joiner's "
+        "own tensors. First: in new processes.",
+        columns=["by", "first / bare", "warm / bare", "warm, GB/s", "the healthy waited, s (a run of three groups)"],
+        rows=rows,
+        targets=[
+            ("at least 0.9 of the bare socket, first", parts[OURS][0].median >= PART),
+            ("at least 0.9 of the bare socket, warm", parts[OURS][1].median >= PART),
+            ("no stall of the healthy (at most 0.05 s in all)", waited["bellrock"] <= 0.05),
+        ],
+        notes=["Bellrock verifies each chunk (xxh3); neither of the others does"],
+    )
