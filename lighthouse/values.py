@@ -163,6 +163,7 @@ class Committed(Message, frozen=True):
 
     version: what the commit made; start: the generation the group is in after it, with its base
     promoted: members whose role changed by this roll call; mismatched: names whose digest differed
+    step_s: seconds of this step here; protocol_s: the most that the protocol cost any rank in its step before
     """
 
     version: Version
@@ -174,6 +175,7 @@ class Committed(Message, frozen=True):
     skipped: bool = False
     promoted: tuple[Member, ...] = ()
     mismatched: tuple[str, ...] = ()
+    protocol_s: float = 0.0
 
 
 class Failure(Message, frozen=True):

@@ -145,6 +145,7 @@ def _told(merged: Merged, seat: Seat, new: Roster, start: Start, now: float) -> 
         tokens=merged.tokens,
         grad_norm=merged.grad_norm,
         step_s=now - seat.since,
+        protocol_s=merged.protocol_s,
         skipped=merged.skip,
         promoted=new,
         mismatched=tuple(seat.roster[place].name for place in merged.mismatched),
@@ -199,5 +200,6 @@ def _line(merged: Merged, slots: tuple[int, ...] | None, cursor: int) -> dict[st
         "loss": merged.loss_sum,
         "tokens": merged.tokens,
         "skipped": int(merged.skip),
+        "protocol_s": merged.protocol_s,
     }
     return line if slots is None else {**line, "slots": list(slots)}

@@ -30,6 +30,7 @@ from replica.data import Collate, SlotData, open_data
 from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
+from replica.measures import Times
 from replica.state import HasStateDict
 from replica.steps import REHEARSAL, Observer, StepLoop
 from replica.values import Merged
@@ -54,6 +55,7 @@ class StepResult:
 
     version: what it made; loss: mean per token; grad_norm: 2-norm of the mean gradient, before clipping
     skipped: the update was left out; save, stop: somebody asked for a save, or for the end of the run
+    times: where the seconds of this rank's training thread went; `times.protocol` is what Bellrock itself cost
     """
 
     version: Version
@@ -63,9 +65,10 @@ class StepResult:
     skipped: bool
     save: bool
     stop: bool
+    times: Times
 
     @classmethod
-    def of(cls, merged: Merged) -> StepResult:
+    def of(cls, merged: Merged, times: Times) -> StepResult:
         """The part of a merged roll call that a training program may care for."""
         return cls(
             version=merged.end,
@@ -75,6 +78,7 @@ class StepResult:
             skipped=merged.skip,
             save=merged.save,
             stop=merged.stop,
+            times=times,
         )
 
 
@@ -149,7 +153,7 @@ class Step:
             raise MisuseError("step.apply() is called once for each step")
         self.applied = True
         merged = self._loop.settle()
-        self.result = None if merged is None else StepResult.of(merged)
+        self.result = None if merged is None else StepResult.of(merged, self._loop.times)
 
     def _slot(self, index: int) -> Slot:
         number = self.cursor + index

@@ -41,6 +41,7 @@ _HEAD = [
     ("loss_sum", "<f8"),
     ("grad_sq", "<f8"),
     ("compute_s", "<f8"),
+    ("protocol_s", "<f8"),
     ("digest", "<u8"),
 ]
 
@@ -53,7 +54,8 @@ class Record(Value, frozen=True):
     heal: one heal that it was asked to stage for and has not, or 0
     stop, save, nonfinite: wishes, and whether its sums or reduced gradients are not finite
     loss_sum, tokens: over its share of `slots`; grad_sq: squared 2-norm of this shard of the reduced raw gradient sums
-    compute_s: seconds of forward and backward; digest: of the state at `version`, None if not asked for
+    compute_s: seconds of forward and backward; protocol_s: what the protocol cost this rank in its last step
+    digest: of the state at `version`, None if not asked for
     """
 
     generation: int
@@ -68,6 +70,7 @@ class Record(Value, frozen=True):
     tokens: int = 0
     grad_sq: float = 0.0
     compute_s: float = 0.0
+    protocol_s: float = 0.0
     digest: int | None = None
 
 
@@ -92,7 +95,7 @@ def pack(record: Record, slots: int) -> bytes:
     row["step"], row["from_generation"] = record.version.step, record.version.generation
     row["digest"] = record.digest or 0
     row["step_slots"] = slots
-    for name in ("opened", "heal", "tokens", "loss_sum", "grad_sq", "compute_s"):
+    for name in ("opened", "heal", "tokens", "loss_sum", "grad_sq", "compute_s", "protocol_s"):
         row[name] = getattr(record, name)
     row["bitmap"] = _bitmap(record.slots, slots)
     return row.tobytes()
@@ -119,6 +122,7 @@ def unpack(data: bytes, slots: int) -> Record:
         tokens=int(row["tokens"]),
         grad_sq=float(row["grad_sq"]),
         compute_s=float(row["compute_s"]),
+        protocol_s=float(row["protocol_s"]),
         digest=int(row["digest"]) if flags & _DIGESTED else None,
     )
 
@@ -178,6 +182,7 @@ def _merged(rows: Any, generation: int, version: Version, slots: int, trusted: S
         digested=digested,
         mismatched=_mismatched(rows["digest"], trusted) if digested else (),
         compute_s=tuple(rows["compute_s"].max(axis=0).tolist()),
+        protocol_s=float(rows["protocol_s"].max()),
     )
 
 

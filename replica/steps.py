@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -33,6 +33,7 @@ from replica.entry import Entry, EntryLog
 from replica.errors import LeaveError, ReplicaError
 from replica.gradients import Gradients
 from replica.healing import Healing
+from replica.measures import Part, Stopwatch, Sums, Times
 from replica.reduction import Hooks, Reduced, Reduction
 from replica.rollcall import pack
 from replica.seeding import seed_slot
@@ -90,15 +91,6 @@ class Parts:
     observer: Observer
 
 
-@dataclass
-class Sums:
-    """What this rank has measured over the slots in its local sum."""
-
-    losses: list[torch.Tensor] = field(default_factory=list)
-    tokens: int = 0
-    compute_s: float = 0.0
-
-
 class StepLoop:
     """The steps of one rank, one after another. `begin`, then `slots` to its end, then `settle`."""
 
@@ -114,6 +106,9 @@ class StepLoop:
         self._stop = False
         self._through = False
         self._begun_at = 0.0
+        self._watch = Stopwatch()
+        self.times = Times()
+        """Where the time of the last step went."""
         self.book = Book()
         self.finished = False
         """The run is finished, and the state here is its last one."""
@@ -136,6 +131,7 @@ class StepLoop:
 
         The consumer calls `begin_slot` and `backward` for each before it asks for the next.
         """
+        self._watch.charge(Part.PROGRAM)
         while self._verdict is None:
             work = self.book.work
             if work is not None:
@@ -147,6 +143,7 @@ class StepLoop:
                     yield from self._load(command)
                 elif isinstance(command, Go) and self.book.work is not None:
                     break
+            self._watch.charge(Part.VERDICT)
 
     def begin_slot(self, slot: int) -> None:
         """The slot is handed to the training program: seeds what it draws, and marks it."""
@@ -157,11 +154,13 @@ class StepLoop:
         self.book = begun(self.book, slot)
         seed_slot(self._parts.seed, step, slot, self._parts.shard_rank)
         self._mark(MarkKind.SLOT_BEGUN, slot)
+        self._watch.charge(Part.OWN)
         self._begun_at = time.perf_counter()
 
     def backward(self, loss_sum: torch.Tensor, tokens: int) -> None:
         """Adds the slot in hand to the local sum: gradients of `loss_sum`, its value, and `tokens`."""
         loss_sum.backward()
+        self._watch.charge(Part.PROGRAM)
         self._parts.hooks.backward_done()
         slot = self.book.in_hand
         if slot == REHEARSAL:
@@ -184,6 +183,13 @@ class StepLoop:
 
     def settle(self) -> Merged | None:
         """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
+        self._watch.charge(Part.PROGRAM)
+        outcome = self._settle()
+        self._watch.charge(Part.OWN)
+        self.times = self._watch.lap()
+        return outcome
+
+    def _settle(self) -> Merged | None:
         verdict, self._verdict = self._verdict, None
         if isinstance(verdict, Commit):
             return self._commit(verdict)
@@ -205,16 +211,22 @@ class StepLoop:
             if slot == pending[-1]:
                 self._arm(work)
             yield slot
+            self._watch.charge(Part.PROGRAM)
         if not work.farewell:
-            reduction = self._reduction or Reduction(parts.gradients, parts.pool.take(), self._on_bucket)
+            reduction = self._reduction or Reduction(
+                parts.gradients, parts.pool.take(), lambda: self._observe("bucket")
+            )
             reduction.flush()
             self._mark(MarkKind.GRADIENTS)
             self._observe("gradients")
+            self._watch.charge(Part.REDUCE)
         try:
             self._observe("open")
             communicator = parts.communicators.get(work.generation)
+            self._watch.charge(Part.OPEN)
             if not work.farewell:
-                self._reduced = reduction.finish(communicator, self._release)
+                self._reduced = reduction.finish(communicator, lambda: parts.log.release_before(self.book.version))
+                self._watch.charge(Part.REDUCE)
             self._roll_call(work, communicator)
         except CommunicatorLost as lost:
             self._reduced = None
@@ -227,7 +239,7 @@ class StepLoop:
         communicator = self._parts.communicators.opened(work.generation)
         if communicator is None:
             return
-        reduction = Reduction(self._parts.gradients, self._parts.pool.take(), self._on_bucket)
+        reduction = Reduction(self._parts.gradients, self._parts.pool.take(), lambda: self._observe("bucket"))
         reduction.over(communicator)
         if self._parts.hooks.arm(reduction):
             self._reduction = reduction
@@ -248,6 +260,7 @@ class StepLoop:
             tokens=self._sums.tokens,
             grad_sq=grad_sq,
             compute_s=self._sums.compute_s,
+            protocol_s=self.times.protocol,
             digest=self._digest() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
@@ -255,6 +268,7 @@ class StepLoop:
         mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
         pending, gathered = communicator.all_gather(mine)
         pending.wait()
+        self._watch.charge(Part.ROLL_CALL)
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
         self._parts.link.say(
@@ -363,18 +377,18 @@ class StepLoop:
         self._observe("apply")
         parts.log.keep(entry)
         parts.healing.settle()
+        self._watch.charge(Part.OWN)
         if merged.skip:
             parts.gradients.drop()
         else:
             parts.gradients.write_back(entry.buckets, entry.presence)
+        self._watch.charge(Part.REDUCE)
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
+        self._watch.charge(Part.APPLY)
         self._forget_sums()
         self._stop = self._stop or merged.stop
         self._observe("applied")
         return merged
-
-    def _release(self) -> None:
-        self._parts.log.release_before(self.book.version)
 
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()
@@ -386,9 +400,6 @@ class StepLoop:
 
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)
-
-    def _on_bucket(self) -> None:
-        self._observe("bucket")
 
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
         self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
