@@ -31,6 +31,7 @@ from replica.agent_values import AgentConfig
 from replica.lock import YIELD_SIGNAL, GroupLock, LockError
 from replica.output import Output, OutputHandler
 from replica.ranks import free_port
+from replica.standby import Standbys, python_program
 
 log = logging.getLogger("replica.agent")
 
@@ -71,6 +72,11 @@ class AgentOptions:
     """See `lighthouse.deadlines.Knobs`."""
     connect_s: float | None = None
     """Also how long the group tries to be welcomed by a lighthouse for the first time."""
+    standby: str = "none"
+    """"warm": for each rank a process is kept that has imported torch and waits to run the command when the ranks have
+    to be started again. "none": no such process."""
+    standby_imports: tuple[str, ...] = ()
+    """Modules that it imports besides, before it is known whether it will be needed."""
     verbose: bool = False
     """Log every event and effect."""
 
@@ -82,6 +88,10 @@ class AgentOptions:
         if self.shards < 1:
             raise ValueError(f"shards is {self.shards}; it must be at least 1")
         derive(self.knobs)
+        if self.standby not in ("none", "warm"):
+            raise ValueError(f"standby is {self.standby!r}; it must be none or warm")
+        if any(not part.isidentifier() for name in self.standby_imports for part in name.split(".")):
+            raise ValueError(f"standby_imports is {self.standby_imports}; it must be names of modules, as in `import`")
 
     @property
     def knobs(self) -> Knobs:
@@ -136,7 +146,15 @@ async def _run(options: AgentOptions, output: Output, ledger: Appender | None, j
     # Runs of one name but with tokens of their own are different runs, and may share a host.
     run = f"{options.run_id}.{hashlib.sha256(options.token.encode()).hexdigest()[:8]}"
     lock = GroupLock(options.lock_folder or Path(f"/tmp/bellrock-{os.getuid()}"), run, options.name, mark)
-    hands = Hands(ledger=ledger, journal=journal, output=output, lock=lock, folder=lock.own_folder, mark=mark)
+    hands = Hands(
+        ledger=ledger,
+        journal=journal,
+        output=output,
+        lock=lock,
+        folder=lock.own_folder,
+        mark=mark,
+        standbys=_standbys(options, mark, output),
+    )
     loop = AgentLoop(options.config(), options, hands)
     with _signals(loop):
         try:
@@ -150,6 +168,16 @@ async def _run(options: AgentOptions, output: Output, ledger: Appender | None, j
             if lock.held:
                 await asyncio.to_thread(shutil.rmtree, hands.folder, ignore_errors=True)
             lock.release()
+
+
+def _standbys(options: AgentOptions, mark: str, output: Output) -> Standbys | None:
+    if options.standby == "none":
+        return None
+    program = python_program(options.command)
+    if program is None:
+        log.info("no standby: %s runs no Python file or module; ranks start cold", options.command[0])
+        return None
+    return Standbys(options.command, program, options.standby_imports, mark, output)
 
 
 async def _locked(lock: GroupLock, loop: AgentLoop) -> bool:

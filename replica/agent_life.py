@@ -244,7 +244,8 @@ def bury(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         effects.append(CloseSession(session=state.session.number))
     alike = _counted(state, cause)
     config = state.config
-    pause = min(config.restart_backoff_s * 2 ** (min(alike, 32) - 1), config.restart_backoff_max_s) if alike else 0.0
+    hasty = cause.counts and not _forgiven(state, cause)  # who made steps is to be back at once
+    pause = min(config.restart_backoff_s * 2 ** (min(alike, 32) - 1), config.restart_backoff_max_s) if hasty else 0.0
     gone = len(life.gone) == config.shards
     state = noted(state, "group_lost", reason=reason, alike=alike, pause_s=pause)
     state = put(
@@ -271,8 +272,12 @@ def _counted(state: AgentState, cause: Cause) -> int:
     life = state.life
     if not cause.counts:
         return 0
-    forgiven = life.commits >= (1 if cause.killed else state.config.restart_forgive_steps)
-    return life.alike + 1 if cause.key == life.last_key and not forgiven else 1
+    return life.alike + 1 if cause.key == life.last_key and not _forgiven(state, cause) else 1
+
+
+def _forgiven(state: AgentState, cause: Cause) -> bool:
+    """Whether the life that ends did enough for its end not to be held against the next one."""
+    return state.life.commits >= (1 if cause.killed else state.config.restart_forgive_steps)
 
 
 def _stripped(state: AgentState, now: float) -> AgentState:

@@ -24,7 +24,7 @@ from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_files import Appender
 from replica.agent_journal import Journal
 from replica.agent_life import FENCED
-from replica.agent_state import AgentState, deadlines, welcomed
+from replica.agent_state import AgentState, deadlines, welcomed, well
 from replica.agent_values import (
     AgentConfig,
     CloseSession,
@@ -53,6 +53,7 @@ from replica.lock import GroupLock
 from replica.output import Output
 from replica.ranks import Ranks, free_port, init_method, last_traceback
 from replica.session_client import SessionClient
+from replica.standby import Standbys
 from replica.values import Commit, Quit, Raised, RankDown, RankUp
 
 INTERRUPTED = 130
@@ -90,6 +91,7 @@ class Hands:
     lock: GroupLock
     folder: Path
     mark: str
+    standbys: Standbys | None
 
 
 class AgentLoop:
@@ -106,7 +108,13 @@ class AgentLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._session = SessionClient(options.lighthouse, options.token, self._session_event, lambda: self.deadlines)
         self._ranks = Ranks(
-            options.command, hands.mark, options.environ, hands.output, self._rank_exited, self.deadlines.reap_s
+            options.command,
+            hands.mark,
+            options.environ,
+            hands.output,
+            self._rank_exited,
+            hands.standbys,
+            self.deadlines.reap_s,
         )
         self._attach: AttachServer | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -188,6 +196,8 @@ class AgentLoop:
                 _CARRY[type(effect)](self, effect)
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
+            if well(self._state):
+                self._ranks.get_ready()
         finally:
             # Last, since ranks wait for the verdict; but also of what the core could not deal with.
             if self._hands.journal is not None:

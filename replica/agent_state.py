@@ -274,6 +274,11 @@ def live(state: AgentState) -> bool:
     return seat.work is not None and seat.generation >= state.floor and state.ending is None and attached(state)
 
 
+def well(state: AgentState) -> bool:
+    """Whether the group commits steps and has no heal on its hands, its own or another's."""
+    return live(state) and state.life.commits > 0 and not state.stagings
+
+
 def welcomed(state: AgentState) -> bool:
     """Whether the lighthouse can be told something now."""
     return state.session.phase is SessionPhase.WELCOMED

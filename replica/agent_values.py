@@ -47,7 +47,8 @@ class AgentConfig(Value, frozen=True):
     restart_forgive_steps: int = 10
     """A life that committed so many steps (one, if it was killed from outside) starts that count afresh."""
     restart_backoff_s: float = 1.0
-    """Pause before ranks are started again; doubled with each identical failure, up to `restart_backoff_max_s`."""
+    """Pause before ranks are started again; doubled with each identical failure, up to `restart_backoff_max_s`. None
+    after a life whose steps start the count afresh."""
     restart_backoff_max_s: float = 60.0
     """Longest pause before ranks are started again."""
 

@@ -106,3 +106,5 @@ _NUMBERS = {
     "MASTER_PORT": "master_port",
 }
 _OPTIONAL = {"BELLROCK_BIND", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"}
+OF_ONE_LIFE = frozenset({"BELLROCK_AGENT", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"})
+"""Variables that differ from one start of the ranks to the next."""

@@ -18,6 +18,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Collection
 
 KIN_VARIABLE = "BELLROCK_KIN"
 """Environment variable that holds the kin mark of an agent in all of its ranks and in what they start."""
@@ -93,22 +94,42 @@ def end_session(pid: int, started: int) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def kin(mark: str) -> list[int]:
-    """Pids of all processes of this host, but for this one, that were started with the kin mark `mark`."""
+def kill_group(pid: int) -> None:
+    """SIGKILL to the process group that the child `pid` leads, which is not reaped yet, so that the number is its."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it but the zombie
+        os.killpg(pid, signal.SIGKILL)
+
+
+def kin(mark: str, spare: Collection[int] = ()) -> list[int]:
+    """Pids of all processes of this host, but for this one, that were started with the kin mark `mark`.
+
+    spare: sessions whose processes are left out
+    """
     wanted = f"{KIN_VARIABLE}={mark}".encode()
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _carries(int(name), wanted)]
+    found = [int(name) for name in os.listdir("/proc") if name.isdigit() and _carries(int(name), wanted)]
+    return [pid for pid in found if _session(pid) not in spare] if spare else found
 
 
-def end_kin(mark: str, timeout_s: float) -> list[int]:
-    """Ends all kin with SIGKILL, also those that are started meanwhile; pids of those left after `timeout_s`."""
+def end_kin(mark: str, timeout_s: float, spare: Collection[int] = ()) -> list[int]:
+    """Ends all kin with SIGKILL, also those that are started meanwhile; pids of those left after `timeout_s`.
+
+    spare: sessions whose processes are let live
+    """
     deadline = time.monotonic() + timeout_s
-    while found := kin(mark):
+    while found := kin(mark, spare):
         for pid in found:
             _end(pid, f"{KIN_VARIABLE}={mark}".encode())
         if time.monotonic() > deadline:
             return found
         time.sleep(0.002)
     return []
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def _open(pid: int) -> int | None:

@@ -10,9 +10,7 @@ the rest (`processes.py`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import select
 import signal
 import socket
@@ -23,9 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lighthouse.deadlines import DEFAULTS
-from replica import processes, spawn
+from replica import processes
+from replica.child import Child
+from replica.environment import OF_ONE_LIFE
 from replica.lock import Process
-from replica.output import Output, Stream
+from replica.output import Output
+from replica.standby import Standbys
 
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -40,9 +41,7 @@ standard error; of a rank that was not started, or ended for it by `end_one`, a 
 class _Rank:
     life: int
     shard_rank: int
-    process: subprocess.Popen[bytes]
-    pidfd: int
-    errors: Stream
+    child: Child
     ended_for: str = ""
 
 
@@ -52,6 +51,7 @@ class Ranks:
     command: what a rank runs, searched in PATH
     mark: the kin mark that all of them carry
     environ: what the keeper inherits, which must not hold a kin mark
+    standbys: where ranks begin if one is ready; they are closed with this
     reap_s: how long processes that were sent SIGKILL may take to go before it is said that they do not
     """
 
@@ -62,15 +62,18 @@ class Ranks:
         environ: Mapping[str, str],
         output: Output,
         on_exit: OnExit,
+        standbys: Standbys | None = None,
         reap_s: float = DEFAULTS.reap_s,
     ) -> None:
         self._reap_s = reap_s
         self._command = list(command)
+        self._standbys = standbys
         self._mark = mark
         self._output = output
         self._on_exit = on_exit
         self._ranks: dict[int, _Rank] = {}
         self._ended_life = 0
+        self._lasting: list[dict[str, str]] = []
         self._empty = asyncio.Event()
         self._empty.set()
         self._keeper = subprocess.Popen(
@@ -89,13 +92,14 @@ class Ranks:
         returns: the processes; one that could not be started is told to `on_exit` instead
         """
         await self.gone()
+        self._lasting = [{n: value for n, value in each.items() if n not in OF_ONE_LIFE} for each in variables]
         started = []
         for shard_rank, environment in enumerate(variables):
             if life <= self._ended_life:  # ended before it was started
                 self._on_exit(life, shard_rank, -signal.SIGKILL, "")
                 continue
             try:
-                started.append(self._start(life, shard_rank, environment, f"[{label}/{shard_rank}] "))
+                started.append(await self._start(life, shard_rank, environment, f"[{label}/{shard_rank}] "))
             except OSError as error:
                 self._on_exit(life, shard_rank, 1, f"{_TRACEBACK}\nOSError: the rank could not be started: {error}")
         return started
@@ -109,18 +113,23 @@ class Ranks:
         self._ended_life = max(self._ended_life, life)
         for rank in [rank for rank in self._ranks.values() if rank.life <= life]:
             if dump_s > 0.0:
-                rank.process.send_signal(signal.SIGABRT)
+                rank.child.process.send_signal(signal.SIGABRT)
             else:
-                _kill_group(rank.process.pid)
+                processes.kill_group(rank.child.process.pid)
         if dump_s > 0.0:
             asyncio.get_running_loop().call_later(dump_s, self.end, life)
+
+    def get_ready(self) -> None:
+        """Has standbys started for a next life: the group is well. Call it often."""
+        if self._standbys is not None and self._ranks:
+            self._standbys.tend(self._lasting)
 
     def end_one(self, life: int, shard_rank: int, reason: str) -> None:
         """SIGKILL to the process group of one rank, if it is there; `on_exit` follows, with code 1 and `reason`."""
         rank = self._ranks.get(shard_rank)
         if rank is not None and rank.life == life:
             rank.ended_for = reason
-            _kill_group(rank.process.pid)
+            processes.kill_group(rank.child.process.pid)
 
     def alive(self, life: int, shard_rank: int) -> bool:
         """Whether this rank of this life has not ended."""
@@ -130,18 +139,21 @@ class Ranks:
     def notice_deaths(self, patience_s: float) -> None:
         """Says `on_exit` now for every rank that has begun to exit, waiting `patience_s` at most for each to end."""
         for rank in list(self._ranks.values()):
-            if processes.is_dying(rank.process.pid) and select.select([rank.pidfd], [], [], patience_s)[0]:
+            if processes.is_dying(rank.child.process.pid) and select.select([rank.child.pidfd], [], [], patience_s)[0]:
                 self._ended(rank)
 
     async def gone(self) -> None:
         """Waits until no rank is left, then ends what they left behind."""
         await self._empty.wait()
-        left = await asyncio.to_thread(processes.end_kin, self._mark, self._reap_s)
+        spare = self._standbys.sessions if self._standbys is not None else set()
+        left = await asyncio.to_thread(processes.end_kin, self._mark, self._reap_s, spare)
         if left:
             log.warning("processes of an ended rank do not go, though they were sent SIGKILL: %s", left)
 
     async def close(self) -> None:
         """Ends everything, and the keeper too."""
+        if self._standbys is not None:
+            await self._standbys.close()
         for life in {rank.life for rank in self._ranks.values()}:
             self.end(life)
         try:
@@ -152,37 +164,26 @@ class Ranks:
         self._keeper.stdin.close()
         await asyncio.to_thread(self._keeper.wait)
 
-    def _start(self, life: int, shard_rank: int, environment: Mapping[str, str], prefix: str) -> Process:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", spawn.__file__, str(os.getpid()), *self._command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={**environment, processes.KIN_VARIABLE: self._mark},
-        )
-        assert process.stdout is not None and process.stderr is not None
-        # The output thread closes these descriptors; Popen's file objects must not.
-        out, err = (os.dup(pipe.fileno()) for pipe in (process.stdout, process.stderr))
-        process.stdout.close()
-        process.stderr.close()
-        self._output.follow(out, prefix, err=False)
-        errors = self._output.follow(err, prefix, err=True)
-        rank = _Rank(life, shard_rank, process, os.pidfd_open(process.pid), errors)
+    async def _start(self, life: int, shard_rank: int, environment: Mapping[str, str], prefix: str) -> Process:
+        environment = {**environment, processes.KIN_VARIABLE: self._mark}
+        child = await self._standbys.become(shard_rank, environment, prefix) if self._standbys is not None else None
+        if child is None:
+            child = Child.start(self._command, environment, self._output, prefix)
+        rank = _Rank(life, shard_rank, child)
         self._ranks[shard_rank] = rank
         self._empty.clear()
-        asyncio.get_running_loop().add_reader(rank.pidfd, self._ended, rank)
-        return Process(pid=process.pid, started=processes.start_time(process.pid) or 0)
+        asyncio.get_running_loop().add_reader(child.pidfd, self._ended, rank)
+        if life <= self._ended_life:  # ended meanwhile
+            processes.kill_group(child.process.pid)
+        return Process(pid=child.process.pid, started=processes.start_time(child.process.pid) or 0)
 
     def _ended(self, rank: _Rank) -> None:
-        asyncio.get_running_loop().remove_reader(rank.pidfd)
-        os.close(rank.pidfd)
-        _kill_group(rank.process.pid)
-        code = rank.process.wait()
+        asyncio.get_running_loop().remove_reader(rank.child.pidfd)
+        code = rank.child.end()
         del self._ranks[rank.shard_rank]
         if not self._ranks:
             self._empty.set()
-        errors = rank.errors.tail()
+        errors = rank.child.errors.tail()
         if rank.ended_for and code == -signal.SIGKILL:
             code, errors = 1, f"{_TRACEBACK}\n{rank.ended_for}"
         self._on_exit(rank.life, rank.shard_rank, code, errors)
@@ -205,9 +206,3 @@ def last_traceback(errors: str) -> str:
     """The last Python traceback in what a rank printed, "" if there is none."""
     _, found, text = errors.rpartition(_TRACEBACK)
     return f"{found}{text}".strip() if found else ""
-
-
-def _kill_group(pid: int) -> None:
-    """`pid` leads the group and is not reaped yet, so the number is still its own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it but the zombie
-        os.killpg(pid, signal.SIGKILL)

@@ -42,8 +42,8 @@ CORE = (
 )
 """Modules that decide, from values alone."""
 
-ENTRY_POINTS = ("trainer/cli.py", "replica/api.py", "replica/spawn.py", "replica/processes.py")
-"""Modules that may read the environment or argv: the program, a rank's start, and the agent's two small helpers."""
+ENTRY_POINTS = ("trainer/cli.py", "replica/api.py", "replica/spawn.py", "replica/warm.py", "replica/processes.py")
+"""Modules that may read the environment or argv: the program, a rank's start, and the agent's small helpers."""
 
 NOT_IN_CORE = frozenset(
     "asyncio concurrent datetime grpc logging multiprocessing os pathlib random secrets select selectors shutil signal "

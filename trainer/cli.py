@@ -33,7 +33,7 @@ from trainer.commands import (
 )
 from trainer.config import FixTheConfiguration, TrainConfig, to_argv
 from trainer.demo import Demo, judge
-from trainer.launcher import LocalPlan, LocalRun, make_token, rank_argv
+from trainer.launcher import BYTE_MODEL_IMPORTS, LocalPlan, LocalRun, make_token, rank_argv, standby_flags
 from trainer.replay import replay_journal
 from trainer.show import Story, deadline_table, report_table, status_table
 from trainer.text import open_text
@@ -127,6 +127,7 @@ def lighthouse(chosen: LighthouseOptions, console: Console) -> int:
 
 def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, str], console: Console) -> int:
     """`bellrock group`, until it is ended or the run is."""
+    imports = chosen.standby_imports if command else BYTE_MODEL_IMPORTS
     command = command or byte_model(chosen.train, chosen.shards)
     folder = chosen.folder or state_folder(environ) / chosen.run_id
     options = AgentOptions(
@@ -144,6 +145,8 @@ def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, 
         lease_s=chosen.lease_s,
         stall_patience_s=chosen.stall_patience_s,
         connect_s=chosen.connect_s,
+        standby=chosen.standby,
+        standby_imports=imports,
         verbose=chosen.verbose,
     )
     if chosen.explain:
@@ -162,6 +165,7 @@ def byte_model(config: TrainConfig, shards: int) -> tuple[str, ...]:
 
 async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str, str], console: Console) -> int:
     """`bellrock run`: 0 if every group ended well, having finished the run."""
+    imports = () if command else BYTE_MODEL_IMPORTS
     command = command or byte_model(chosen.train, chosen.shards)
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="bellrock-run-"))
     plan = LocalPlan(
@@ -179,7 +183,7 @@ async def run(chosen: RunCommand, command: tuple[str, ...], environ: Mapping[str
             connect_s=chosen.connect_s,
             port=chosen.port,
         ),
-        group_flags=("--restart-limit", str(chosen.restart_limit)),
+        group_flags=("--restart-limit", str(chosen.restart_limit), *standby_flags(chosen.standby, imports)),
         command=command,
         quiet=chosen.quiet,
         environ=children_environ(environ),

@@ -24,7 +24,7 @@ from lighthouse.program import LighthouseOptions
 from trainer.commands import DemoCommand
 from trainer.config import TrainConfig, to_argv
 from trainer.evidence import Ledgers, Line, Tempo, amid_step, back, microbatches, not_exactly_once, parse_ledger
-from trainer.launcher import LocalPlan, LocalRun, rank_argv
+from trainer.launcher import BYTE_MODEL_IMPORTS, LocalPlan, LocalRun, rank_argv, standby_flags
 from trainer.show import Story
 
 LEASE_S = 5.0
@@ -114,6 +114,7 @@ class Demo:
         self._names = tuple(f"g{i}" for i in range(command.groups))
         self._victim = self._names[1]
         self._shards = command.shards
+        self._standbys = command.shards if command.standby == "warm" else 0
         self._story = Story(console, time.time())
         self._happened: list[Happened] = []
         self._killing: asyncio.Task[None] | None = None
@@ -124,6 +125,7 @@ class Demo:
             names=self._names,
             shards=command.shards,
             lighthouse=LighthouseOptions(run_id="demo", groups_wanted=command.groups, lease_s=LEASE_S, port=0),
+            group_flags=standby_flags(command.standby, BYTE_MODEL_IMPORTS),
             command=tuple(rank_argv(*to_argv(self._config))),
             quiet=not command.verbose,
             environ=environ,
@@ -165,9 +167,12 @@ class Demo:
 
     async def _kill(self) -> None:
         """SIGKILL to every rank of the victim, as soon as it is seen in the middle of a step."""
+        agent_pid = self._run.agent_pid(self._victim)
+        while len(ranks_of(agent_pid, standby=True)) < self._standbys:
+            await asyncio.sleep(10 * LOOK_S)
         while (step := amid_step(read_ledger(self._folder, self._victim))) is None:
             await asyncio.sleep(LOOK_S)
-        ranks = ranks_of(self._run.agent_pid(self._victim))
+        ranks = ranks_of(agent_pid)
         self._killed_step, self._killed_s = step, time.time()
         for pid in ranks:
             with contextlib.suppress(ProcessLookupError):
@@ -176,15 +181,17 @@ class Demo:
         self._story.say(self._killed_s, "SIGKILL", words, "bold white on red")
 
 
-def ranks_of(agent_pid: int) -> list[int]:
-    """Process ids of the ranks that an agent started (Linux: from /proc)."""
+def ranks_of(agent_pid: int, *, standby: bool = False) -> list[int]:
+    """Process ids of the ranks that an agent started, or of its standbys that are ready (Linux: from /proc)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
                 # The command in parentheses may hold anything; behind it come the state and the parent.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == agent_pid and b"BELLROCK_SHARD_RANK=" in (entry / "environ").read_bytes():
+                ours = parent == agent_pid and b"BELLROCK_SHARD_RANK=" in (entry / "environ").read_bytes()
+                name = (entry / "comm").read_text().strip()
+                if ours and (name == "standby" if standby else not name.startswith("standby")):
                     found.append(int(entry.name))
     return sorted(found)
 

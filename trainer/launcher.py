@@ -74,6 +74,15 @@ def rank_argv(*flags: str) -> list[str]:
     return [sys.executable, "-P", "-m", "trainer.train", *flags]
 
 
+BYTE_MODEL_IMPORTS = ("trainer.config", "trainer.model", "trainer.text", "tyro", "torch.optim.lr_scheduler")
+"""What the byte model's program imports."""
+
+
+def standby_flags(standby: str, imports: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags of `bellrock group` for its standbys."""
+    return ("--standby", standby, *(("--standby-imports", *imports) if imports else ()))
+
+
 class LocalRun:
     """Starts the children, restarts the lighthouse if it dies, and ends all of them.
 

@@ -94,6 +94,7 @@ class Cluster:
         lighthouse: the address at which it reaches the lighthouse, if that is another than the lighthouse's own
         """
         access = ["--run-id", run_id, "--token-file", str(token_file or self.token_file)]
+        flags = (*flags, *(() if "--standby" in flags else ("--standby", "none")))
         address = lighthouse or self.address
         own = ["--lighthouse", address, "--name", name, "--shards", str(shards), "--folder", str(self.folder)]
         own += ["--bind", self._network.address(name)] if self._network is not None else []
@@ -105,9 +106,9 @@ class Cluster:
         access = ["--run-id", RUN, "--token-file", str(self.token_file), "--lighthouse", self.address]
         self._start(name, "group", *access, "--name", name, "--folder", str(self.folder), *flags)
 
-    def kill(self, key: str, number: int = signal.SIGKILL) -> None:
-        """Sends a signal to one child (the lighthouse, or an agent)."""
-        os.kill(self.pid(key), number)
+    def kill(self, key: str | int, number: int = signal.SIGKILL) -> None:
+        """Sends a signal to one child (the lighthouse, or an agent), or to a process of the run."""
+        os.kill(self.pid(key) if isinstance(key, str) else key, number)
 
     def pid(self, key: str) -> int:
         """Process id of a child."""
@@ -117,11 +118,12 @@ class Cluster:
         """Sends a signal to a rank of a group."""
         os.kill(self.rank_pids(name)[shard], number)
 
-    def rank_pids(self, name: str) -> dict[int, int]:
-        """Process ids of the ranks of a group that run, by shard_rank."""
+    def rank_pids(self, name: str, *, standby: bool = False) -> dict[int, int]:
+        """Process ids of the ranks of a group that run (or of its standbys), by shard_rank."""
         found = {}
         for pid, environ in _environments():
-            if environ.get("BELLROCK_GROUP") == name and environ.get("E2E_FOLDER") == str(self.folder):
+            ours = environ.get("BELLROCK_GROUP") == name and environ.get("E2E_FOLDER") == str(self.folder)
+            if ours and _comm(pid).startswith("standby") is standby:
                 found[int(environ["BELLROCK_SHARD_RANK"])] = pid
         return found
 
@@ -296,6 +298,13 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def free_port() -> int:

@@ -55,7 +55,8 @@ def dies(script: Script, shard_rank: int = 0, code: int = 1, traceback: str = BO
 
 def restarted(script: Script, incarnation: int) -> None:
     """A new life, welcomed, and in a step of a new generation."""
-    script.waits_for(StartRanks)
+    if script.state.life.number < incarnation:
+        script.waits_for(StartRanks)
     script.attaches()
     script.meets(incarnation=incarnation)
     roster = tuple(msgspec.structs.replace(m, incarnation=incarnation) for m in members("a", "b"))
@@ -307,6 +308,7 @@ def test_progress_forgives_a_kill_at_once_and_an_error_only_after_a_while() -> N
         script.commits()
         dies(script, code=-9, traceback="")
         assert script.state.life.alike == 1
+        assert script.last(StartRanks).life == life + 1, "without a pause"
         restarted(script, life + 1)
     script.commits()
     dies(script)
