@@ -31,8 +31,9 @@ from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
 from replica.measures import Times
+from replica.parts import Observer
 from replica.state import HasStateDict
-from replica.steps import REHEARSAL, Observer, StepLoop
+from replica.steps import REHEARSAL, StepLoop
 from replica.values import Merged
 
 

@@ -33,10 +33,11 @@ from replica.environment import RankEnvironment
 from replica.errors import LeaveError, MisuseError
 from replica.gradients import Gradients, describe, fsdp_modules, sum_over_shards
 from replica.healing import Healing
+from replica.parts import Observer, Parts
 from replica.patience import InForce
 from replica.reduction import Hooks
 from replica.state import HasStateDict, TrainingState
-from replica.steps import Observer, Parts, StepLoop
+from replica.steps import StepLoop
 from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
 from replica.values import Abandoned, Attach, Fetch, Go, Open, Patience, Raised, RankDown

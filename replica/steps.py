@@ -15,29 +15,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
-from torch import nn
 
-from lighthouse.batch import BatchPolicy
 from lighthouse.values import EntryName
-from replica.apply import Apply as ApplyFunction
 from replica.apply import Update
-from replica.attach import AgentLink
-from replica.buckets import ScratchPool
 from replica.communicator import Communicator, CommunicatorLost
-from replica.communicators import Communicators
 from replica.digest import digest
-from replica.entry import Entry, EntryLog
+from replica.entry import Entry
 from replica.errors import LeaveError, ReplicaError
-from replica.gradients import Gradients
-from replica.healing import Healing
 from replica.measures import Part, Stopwatch, Sums, Times
-from replica.reduction import Hooks, Reduced, Reduction
+from replica.parts import Parts
+from replica.reduction import Reduced, Reduction
 from replica.rollcall import pack
 from replica.seeding import seed_slot
-from replica.state import TrainingState
 from replica.values import (
     Abandoned,
     Apply,
@@ -59,36 +50,10 @@ from replica.values import (
 )
 from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, record
 
-Observer = Callable[[str, int], None]
-"""Called with (phase, step) on the training thread, as a step goes on: bucket (before each all-reduce), gradients,
-roll_call (before it), voted (after it), apply, applied, open (a generation is to be waited for), load."""
-
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
 
 _NO_VERDICT = (Abandoned, Open, ReadyFor, StageFor, Drop)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a step works with, put together by `Replica`."""
-
-    model: nn.Module
-    gradients: Gradients
-    hooks: Hooks
-    pool: ScratchPool
-    state: TrainingState
-    apply: ApplyFunction
-    log: EntryLog
-    healing: Healing
-    communicators: Communicators
-    link: AgentLink
-    batch: BatchPolicy
-    steps: int
-    """The run ends after so many."""
-    seed: int
-    shard_rank: int
-    observer: Observer
 
 
 class StepLoop:
