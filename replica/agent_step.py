@@ -7,6 +7,7 @@ calls give the same merged roll call in every group, so all that commit go on al
 from __future__ import annotations
 
 from lighthouse.values import Committed, EntryName, Start
+from replica.agent_life import VOTED
 from replica.agent_plan import not_opened, switched
 from replica.agent_state import (
     AgentState,
@@ -38,7 +39,12 @@ def vote(state: AgentState, shard_rank: int, message: RollCall, now: float) -> A
         return noted(state, "vote_refused", shard_rank=shard_rank, step=message.step)
     if seat.votes[shard_rank] is not None:
         return state
-    return put(state, seat=put(seat, votes=set_at(seat.votes, shard_rank, message.records)))
+    marks = set_at(state.life.marks, shard_rank, VOTED)
+    return put(
+        state,
+        seat=put(seat, votes=set_at(seat.votes, shard_rank, message.records)),
+        life=put(state.life, marks=marks),
+    )
 
 
 def rank_failed(state: AgentState, shard_rank: int, message: RankFailed, now: float) -> AgentState:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import queue
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -21,11 +22,13 @@ from replica.descriptors import fork_guard, socket_lock
 from replica.errors import LeaveError
 from replica.frames import MESSAGE_BYTES, Frames, Kind, frame
 from replica.rendezvous import split_address
-from replica.values import Attach, RankDown, RankUp
+from replica.values import Attach, Mark, RankDown, RankUp, RollCall
 from replica.wire import RANK_DOWN, RANK_UP
 
 ORPHAN_EXIT_CODE = 70
 """Exit code of a rank that was still computing long after its agent had gone."""
+HELD_S = 0.1
+"""How long a mark may be held back that the roll call soon makes superfluous. Stalls are judged by seconds."""
 _PIECE_BYTES = 1 << 16
 
 
@@ -60,6 +63,7 @@ class AgentLink:
         self._lost = lost
         self._orphan_s = orphan_s
         self._sending = threading.Lock()
+        self._held = b""
         self._sock: socket.socket | None = None
         self._down: queue.SimpleQueue[RankDown | _Ended] = queue.SimpleQueue()
         self._peeked: RankDown | _Ended | None = None
@@ -75,6 +79,7 @@ class AgentLink:
             sock.sendall(frame(Kind.TOKEN, self._token.encode()) + frame(Kind.MESSAGE, RANK_UP.encode(first)))
         except OSError as error:
             raise LeaveError(f"the agent at {self._address} cannot be reached: {error}") from error
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(HELD_S))
         fork_guard.keep(self, [(sock.fileno(), os.fstat(sock.fileno()).st_ino)], lambda: None)
         with self._sending:
             self._sock = sock
@@ -83,9 +88,15 @@ class AgentLink:
     def say(self, message: RankUp) -> None:
         """Sends a message to the agent; lost if there is no stream, or it is over. Any thread."""
         data = frame(Kind.MESSAGE, RANK_UP.encode(message))
-        with self._sending, contextlib.suppress(OSError):  # the reader sees the end, too
-            if self._sock is not None:
-                self._sock.sendall(data)
+        with self._sending:
+            held, self._held = self._held, b""
+            self._send(data if isinstance(message, RollCall) else held + data)
+
+    def say_soon(self, mark: Mark) -> None:
+        """Sends a mark before the next message, after HELD_S at most; or not at all if that is a roll call, which tells
+        more. So the agent is not woken in a step that goes on as it should."""
+        with self._sending:
+            self._held += frame(Kind.MESSAGE, RANK_UP.encode(mark))
 
     def next(self) -> RankDown:
         """The next command for the training thread, waiting for it. Raises LeaveError once the stream is over."""
@@ -140,7 +151,16 @@ class AgentLink:
         """Takes what the agent says until the stream ends; why it did."""
         assert self._sock is not None
         frames = Frames(MESSAGE_BYTES)
-        while data := self._sock.recv(_PIECE_BYTES):
+        while True:
+            try:
+                data = self._sock.recv(_PIECE_BYTES)
+            except BlockingIOError:  # nothing came for HELD_S
+                with self._sending:
+                    held, self._held = self._held, b""
+                    self._send(held)
+                continue
+            if not data:
+                return "it ended the stream"
             frames.feed(data)
             while (got := frames.next()) is not None:
                 kind, body = got
@@ -149,7 +169,15 @@ class AgentLink:
                 command: RankDown = RANK_DOWN.decode(body)
                 if not self._at_once(command):
                     self._down.put(command)
-        return "it ended the stream"
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # the reader sees the end, too
+            if self._sock is not None and data:
+                self._sock.sendall(data)
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _connected(address: str) -> socket.socket:

@@ -196,9 +196,9 @@ def _not_of(rows: Any, generation: int, version: Version, slots: int) -> str | N
         "step_slots": slots,
     }
     for name, value in wanted.items():
-        wrong = np.argwhere(rows[name] != value)
-        if len(wrong):
-            shard, place = (int(i) for i in wrong[0])
+        wrong = rows[name] != value
+        if wrong.any():
+            shard, place = (int(i) for i in np.argwhere(wrong)[0])
             if name == "magic":
                 return f"the record of place {place}, shard {shard} is missing"
             return f"the record of place {place}, shard {shard} has {name} {int(rows[name][shard, place])}, not {value}"

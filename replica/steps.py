@@ -367,4 +367,8 @@ class StepLoop:
         self._parts.observer(phase, self.book.version.step)
 
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
-        self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
+        mark = Mark(kind=kind, step=self.book.version.step, slot=slot)
+        if slot < 0:
+            self._parts.link.say_soon(mark)
+        else:
+            self._parts.link.say(mark)

@@ -17,7 +17,7 @@ from replica.attach import AgentLink
 from replica.attach_server import AttachServer
 from replica.errors import LeaveError
 from replica.frames import MESSAGE_BYTES, STRANGER_BYTES, Frames, Kind, frame
-from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, RankUp
+from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, RankOpened, RankUp, RollCall
 from replica.wire import RANK_DOWN, RANK_UP
 
 pytestmark = pytest.mark.timeout(60)
@@ -237,5 +237,26 @@ def test_a_ranks_own_end_of_it(tmp_path: Path, kind: str) -> None:
             assert threading.active_count() < 50
             with pytest.raises(LeaveError, match="cannot be reached"):
                 AgentLink(f"unix:{tmp_path}/none", "secret", lambda command: False, lost.append).attach(hello(0))
+
+    asyncio.run(story())
+
+
+def test_marks_are_held_back_until_a_message_or_a_moment_and_dropped_for_a_roll_call(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(f"unix:{tmp_path}/a.sock") as it:
+            link = AgentLink(it.address, "secret", lambda command: False, lambda reason: None)
+            await asyncio.to_thread(link.attach, hello(0))
+            marks = [Mark(kind=MarkKind.GRADIENTS, step=step) for step in range(3)]
+            call = RollCall(generation=1, step=1, records=b"r")
+            opened = RankOpened(number=7)
+            link.say_soon(marks[0])
+            link.say(call)
+            link.say_soon(marks[1])
+            link.say(opened)
+            await until(lambda: len(it.said) == 4)
+            link.say_soon(marks[2])
+            await until(lambda: len(it.said) == 5)
+            assert [message for _, _, message in it.said] == [hello(0), call, marks[1], opened, marks[2]]
+            await asyncio.to_thread(link.close)
 
     asyncio.run(story())
