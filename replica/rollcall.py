@@ -12,6 +12,7 @@ one bit per slot, slot 0 in the lowest bit of the first byte.
 from __future__ import annotations
 
 import math
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -30,13 +31,13 @@ _STOP, _SAVE, _NONFINITE, _DIGESTED = 1, 2, 4, 8
 
 _HEAD = [
     ("magic", "<u4"),
-    ("flags", "<u4"),
     ("generation", "<i8"),
     ("step", "<i8"),
     ("from_generation", "<i8"),
+    ("step_slots", "<i8"),
+    ("flags", "<u4"),
     ("opened", "<i8"),
     ("heal", "<i8"),
-    ("step_slots", "<i8"),
     ("tokens", "<i8"),
     ("loss_sum", "<f8"),
     ("grad_sq", "<f8"),
@@ -44,6 +45,8 @@ _HEAD = [
     ("protocol_s", "<f8"),
     ("digest", "<u8"),
 ]
+_PREFIX = struct.Struct("<Iqqqq")
+"""The first five fields, which all records of a roll call have in common."""
 
 
 class Record(Value, frozen=True):
@@ -149,7 +152,9 @@ def merge(
         return Invalid(reason=f"a shard did not gather {members} records of {record_bytes(slots)} bytes")
     shards = [np.frombuffer(data, _dtype(slots)) for data in matrix]
     rows = np.stack(shards) if len(shards) > 1 else shards[0][np.newaxis]
-    wrong = _not_of(rows, generation, version, slots)
+    length, prefix = record_bytes(slots), _PREFIX.pack(MAGIC, generation, version.step, version.generation, slots)
+    alike = all(data.startswith(prefix, at) for data in matrix for at in range(0, len(data), length))
+    wrong = None if alike else _not_of(rows, generation, version, slots)
     if wrong is None:
         wrong = _not_partitioned(
             rows["bitmap"], _bitmap((), slots) if farewell else _all_but(frozenset(set_aside), slots)

@@ -77,9 +77,8 @@ def main() -> None:
             echo.kill()
             echo.wait()
     print(f"{told.groups} groups of one rank, {len(steps)} steps, compute a sleep of {1e3 * told.sleep_s:g} ms\n")
-    print(
-        "| part | median, ms | lowest tenth | highest tenth | × bare socket | × gRPC stream |\n|---|---|---|---|---|---|"
-    )
+    print("| part | median, ms | lowest tenth | highest tenth | × bare socket | × gRPC stream |")
+    print("|---|---|---|---|---|---|")
     bare, stream = (statistics.median(step[name] for step in steps) for name in ("socket", "grpc"))
     for name, words in PARTS.items():
         took = [step[name] for step in steps]
