@@ -18,7 +18,7 @@ from lighthouse.auth import token_metadata
 from lighthouse.codec import from_proto
 from lighthouse.core_values import Happened, RunStatus
 from lighthouse.values import Down, Up
-from lighthouse.wire import DOWN, UP, LighthouseStub, StatusRequest, WatchRequest
+from lighthouse.wire import DOWN, UP, ColdStartRequest, LighthouseStub, StatusRequest, WatchRequest
 
 OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
@@ -151,6 +151,15 @@ def status_now(address: str, *, token: str = "", run_id: str = "", timeout_s: fl
         reply = stub.Status(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
         answer: RunStatus = from_proto(reply, RunStatus)
         return answer
+
+
+def cold_start_now(address: str, *, by: str, token: str = "", run_id: str = "", timeout_s: float = 5.0) -> str:
+    """Asks for a cold start: empty if it is made, or why nothing was done. Raises Unreachable or NotAllowed."""
+    with grpc.insecure_channel(address, options=OPTIONS) as channel, _errors(address):
+        request = ColdStartRequest(run_id=run_id, by=by)
+        call = LighthouseStub(channel).ColdStart
+        reply = call(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
+        return str(reply.refused)
 
 
 def watch_now(address: str, *, token: str = "", run_id: str = "", history: bool = True) -> Iterator[Happened]:

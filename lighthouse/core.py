@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_change, core_heal, core_plan, core_stall
+from lighthouse import core_change, core_cold, core_heal, core_plan, core_stall
 from lighthouse.core_evidence import forget
 from lighthouse.core_hello import without_conn
 from lighthouse.core_record import record
@@ -71,7 +71,7 @@ def hold(state: RunState, now: float) -> Hold:
 
 def wake_at(state: RunState, now: float) -> float | None:
     """When a deadline passes next (seconds), None if there is none."""
-    times = [state.retry_s, state.plan_again_s]
+    times = [state.retry_s, state.plan_again_s, core_cold.due_s(state)]
     if len(state.groups) or state.gens:
         times.append(state.check_s + state.paused_s)
     if state.change is not None:
@@ -169,7 +169,7 @@ def _note_missing(state: RunState, current: Gen) -> RunState:
 
 def _change(state: RunState, now: float) -> RunState:
     if state.change is not None:
-        return core_change.advance(with_(state, trouble=""), now)
+        return core_change.advance(core_cold.advance(with_(state, trouble=""), now), now)
     if not state.trouble and core_stall.is_stalled(state, now):
         text = f"no step was committed for {core_stall.patience_s(state):.1f} s"
         state = with_(state, trouble=text)

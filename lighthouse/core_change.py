@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_keep
+from lighthouse import core_cold, core_keep
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -87,10 +87,16 @@ def advance(state: RunState, now: float) -> RunState:
         state = progressed(evict(with_(state, change=change), change.number), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
+    is_cold = bool(state.cold) and standing is not None and hold in core_cold.HOLDS
+    if is_cold and standing is not None:
+        why, (hold, text) = text, _reason_of_few(state, standing)
     if standing is not None and hold is Hold.TOO_FEW and is_over(state, standing.version, _stopped(standing)):
         return finish(state, standing.version)  # nothing is left to commit, so nobody is needed for it
     if standing is None or hold is not Hold.NONE:
         return held(state, hold, text, now)
+    if is_cold:
+        words = {"base": standing.version, "by": state.cold}
+        state = tell(state, "cold_start", f"nobody waits any more for {why}", "", **words)
     return _form(state, change, standing, now)
 
 
@@ -125,7 +131,7 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = [g for g in reporters if not g.loading and state.history.contains(g.report.version)]
+    reporters = core_cold.able(state, reporters)
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
@@ -138,6 +144,13 @@ def stand(state: RunState, number: int) -> Standing | None:
         on = [g for g in on if g.digest == first.digest]
     behind = [g for g in reporters if g.report.version != newest and _can_level(state, g, newest, on)]
     return Standing(version=newest, on=tuple(on), behind=tuple(behind))
+
+
+def _is_outside(state: RunState, standing: Standing) -> bool:
+    """Whether these groups do not stand in the history: only a cold start goes on from there."""
+    if standing.version == ROOT:
+        return _is_beyond_root(state, standing)
+    return not state.history.contains(standing.version)
 
 
 def _is_beyond_root(state: RunState, standing: Standing) -> bool:
@@ -166,7 +179,7 @@ def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) 
 
 
 def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, str]:
-    if standing is None or (standing.version == ROOT and _is_beyond_root(state, standing)):
+    if standing is None or _is_outside(state, standing):
         return Hold.COLD_START, "a group with live weights: nobody stands in the history any more"
     open_gens = [g for g in state.gens if not is_bounded(g, standing.version.step)]
     if open_gens:
@@ -177,6 +190,10 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
             Hold.COLD_START,
             f"a group that has step {state.newest.step}: the others stand at {standing.version.step}",
         )
+    return _reason_of_few(state, standing)
+
+
+def _reason_of_few(state: RunState, standing: Standing) -> tuple[Hold, str]:
     count, wanted = len(standing.on) + len(standing.behind), state.config.min_groups
     if count < wanted:
         return Hold.TOO_FEW, f"more groups: {count} of min_groups {wanted} stand at step {standing.version.step}"
@@ -213,8 +230,7 @@ def _few(groups: int) -> bool:
 
 
 def _form(state: RunState, change: Change, standing: Standing, now: float) -> RunState:
-    known = _roster(state, standing)
-    roster = limited(known, state.config.contributors_wanted, state.config.allowed_groups)
+    roster = _roster(state, standing)
     gen = new_gen(change.number, roster)
     if state.current is None or gen.members != state.current.members or state.hold not in (Hold.NONE, Hold.REPORTS):
         state = progressed(state, now)
@@ -234,11 +250,12 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
     state = with_(
         state,
         gens=(gen,),
-        history=state.history.extended(gen.number, gen.version),
+        history=state.history.begun(gen.number, gen.version),
         change=None,
         trouble="",
         hold=Hold.NONE,
         hold_text="",
+        cold="",
         dirty=True,
         newest=standing.version,
     )
@@ -246,8 +263,7 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
     for group in standing.behind:
         state = tell(state, "level", "by one entry", group.name)
     state = core_keep.keep(state, tuple(before.values()), gen, standing.on)
-    # A role may be again what members were told before it grew, and so not show in a difference: then it is told whole.
-    return _send_bases(state, gen, before if roster == known else {}, standing)
+    return _send_bases(state, gen, before, standing)
 
 
 def _lead(standing: Standing) -> Group:
@@ -256,32 +272,35 @@ def _lead(standing: Standing) -> Group:
 
 
 def _roster(state: RunState, standing: Standing) -> Roster:
-    """The members by name, too many contributors among them. Roles are those of the base version; who comes from
+    """The members by name. Roles are those of the base version, less contributors that are too many; who comes from
     outside is a newcomer."""
     groups = sorted((*standing.on, *standing.behind), key=lambda g: natural_key(g.name))
     if standing.version == ROOT:
-        return tuple(_member(g, Role.CONTRIBUTOR) for g in groups)
+        return _limited(state, [_member(g, Role.CONTRIBUTOR) for g in groups])
     roles: dict[tuple[str, int], Role] = {}
     for gen in state.gens:
         roles.update({(m.name, m.incarnation): m.role for m in gen.roster if gen is state.gens[0]})
     for group in standing.on:
         for member in group.report.promoted:
             roles[member.name, member.incarnation] = member.role
-    return tuple(_member(g, roles.get((g.name, g.incarnation), Role.NEWCOMER)) for g in groups)
+    return _limited(state, [_member(g, roles.get((g.name, g.incarnation), Role.NEWCOMER)) for g in groups])
+
+
+def _limited(state: RunState, roster: list[Member]) -> Roster:
+    return limited(roster, state.config.contributors_wanted, state.config.allowed_groups)
 
 
 def _member(group: Group, role: Role) -> Member:
     return Member(name=group.name, incarnation=group.incarnation, role=role, host=group.host)
 
 
-def _kept(standing: Standing, step_slots: int) -> dict[str, tuple[int, ...]]:
-    """Slots that members keep. Who comes back with slots that another answers for by now, or of a step that was dealt
-    in another size, keeps none of its own."""
+def _kept(standing: Standing) -> dict[str, tuple[int, ...]]:
+    """Slots that members keep. Who comes back with slots that another answers for by now keeps none of its own."""
     kept: dict[str, tuple[int, ...]] = {}
     taken: set[int] = set()
     for group in sorted(standing.on, key=lambda g: (-g.report.generation, natural_key(g.name))):
         answers = group.report.answers
-        if group.report.step_slots == step_slots and taken.isdisjoint(answers):
+        if taken.isdisjoint(answers):
             kept[group.name] = answers
             taken.update(answers)
     return kept
@@ -306,7 +325,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
     stop = _stopped(standing)
     step_slots = _step_slots(state, gen, standing)
     over = is_over(state, gen.version, stop)
-    deal = _deal(gen, 0 if over else step_slots, {} if over else _kept(standing, step_slots))
+    deal = _deal(gen, 0 if over else step_slots, {} if over else _kept(standing))
     first = member_group(state, gen.roster[0])
     rendezvous = first.rendezvous if first else ()
     changes: dict[int, RosterChange] = {number: roster_change(origin, gen.roster) for number, origin in before.items()}

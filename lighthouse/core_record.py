@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse import core_cold
 from lighthouse.core_evidence import forget, learn_start, release, take_report
 from lighthouse.core_hello import take_hello, without_conn
 from lighthouse.core_state import (
@@ -25,6 +26,7 @@ from lighthouse.core_state import (
     with_roles,
 )
 from lighthouse.core_values import (
+    ColdStartAsked,
     Event,
     Said,
     SaidHello,
@@ -67,6 +69,8 @@ def record(state: RunState, event: Event, now: float) -> RunState:
             return _said(state, event, now)
         case StreamEnded():
             return _stream_ended(state, event.conn)
+        case ColdStartAsked():
+            return core_cold.asked(state, event.by)
         case Tick():
             return with_(state, paused_s=state.paused_s + event.late_s) if event.late_s else state
     raise TypeError(f"not an event: {event!r}")
@@ -94,7 +98,7 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
     )
     bases = {b.number: b for b in stored.bases}
     for base in sorted(stored.bases, key=lambda b: b.number):
-        state = with_(state, history=state.history.extended(base.number, base.version))
+        state = with_(state, history=state.history.begun(base.number, base.version))
     last = max(bases, default=0)
     gens = []
     for claim in sorted(stored.claims, key=lambda c: c.number):

@@ -141,6 +141,7 @@ class RunState(Value, frozen=True):
     odd: names of groups that plans and heals are about: all but members with nothing on their minds
     kept: for whom entries are kept, the latest last
     progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
+    cold: who wants a cold start that was not made yet, empty for nobody
     """
 
     config: RunConfig
@@ -163,6 +164,7 @@ class RunState(Value, frozen=True):
     hold: Hold = Hold.NONE
     hold_since_s: float = 0.0
     hold_text: str = ""
+    cold: str = ""
     first_hello_s: float = -1.0
     newest: Version = ROOT
     loss: float = 0.0

@@ -52,7 +52,8 @@ class RunConfig(Value, frozen=True):
     allowed_groups: only so many groups contribute at a time, the others are spares; empty means any number
     lease_s, stall_patience_s, connect_s: `Knobs`, which all members take over; the rest follows from them (`deadlines`)
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
-    cold_start_after_s: a cold start is made by itself after so long; 0 means only by an operator
+    cold_start_after_s: a cold start is made by itself after so long, from trained weights only; 0 means only by an
+      operator
     skip_poison: a slot set aside is committed without, instead of holding the run
     donors: how many donors a joiner is given at most
     restart_limit: identical deaths of one name after which it is refused; 0 means no limit
@@ -196,7 +197,16 @@ class Tick(Message, frozen=True):
     late_s: float = 0.0
 
 
-Event = Started | SaidHello | Said | StreamEnded | Tick
+class ColdStartAsked(Message, frozen=True):
+    """A person wants the run, which holds, to go on from what is here, whatever else may be at work or in the history.
+
+    Without such a hold it changes nothing.
+    """
+
+    by: str = "an operator"
+
+
+Event = Started | SaidHello | Said | StreamEnded | Tick | ColdStartAsked
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------

@@ -46,6 +46,13 @@ class History(Value, frozen=True):
             for link in reversed(self.links)
         )
 
+    def begun(self, number: int, base: Version) -> History:
+        """As `extended`; if `base` is not in the history (a cold start), everything before it is cut off."""
+        if self.contains(base):
+            return self.extended(number, base)
+        origin = Link(generation=base.generation, above=base.step - 1, upto=base.step)
+        return History(links=(origin, Link(generation=number, above=base.step, upto=OPEN)))
+
     def extended(self, number: int, base: Version) -> History:
         """The history once generation `number` starts from `base`. Raises ValueError if `base` is not in it."""
         if not self.contains(base):

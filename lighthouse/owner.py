@@ -20,11 +20,13 @@ import msgspec
 
 from lighthouse.core_values import (
     CloseStream,
+    ColdStartAsked,
     Core,
     Effect,
     EndRun,
     Event,
     Happened,
+    Hold,
     RunConfig,
     RunStatus,
     Said,
@@ -96,6 +98,14 @@ class RunOwner:
         """The group said something on a stream that was welcomed."""
         event = Said(conn=stream.conn, name=stream.name, incarnation=stream.incarnation, message=message)
         self._post(event, patient=isinstance(message, Beat))
+
+    def cold_start(self, by: str) -> str:
+        """Has the run go on from what is here, if it holds for that; otherwise says why nothing was done."""
+        reason = self._core.hold(self._state, self._clock())
+        if reason not in (Hold.FENCE, Hold.COLD_START):
+            return f"the run does not wait for a cold start: {reason.value or 'a generation is at work'}"
+        self._post(ColdStartAsked(by=by))
+        return ""
 
     def end_stream(self, stream: Stream, reason: str) -> None:
         """The stream is over; nothing more is said on it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from lighthouse.codec import Envelope
 from lighthouse.values import Down, Up
 from lighthouse.wire_pb2 import (
+    ColdStartReply,
+    ColdStartRequest,
     Event,
     GroupMessage,
     GroupStatus,
@@ -22,6 +24,8 @@ DOWN = Envelope(LighthouseMessage, Down)
 __all__ = [
     "DOWN",
     "UP",
+    "ColdStartReply",
+    "ColdStartRequest",
     "Event",
     "GroupMessage",
     "GroupStatus",

@@ -399,6 +399,20 @@ class StatusRequest(_message.Message):
     run_id: str
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
+class ColdStartRequest(_message.Message):
+    __slots__ = ("run_id", "by")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    by: str
+    def __init__(self, run_id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
+class ColdStartReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    def __init__(self, refused: _Optional[str] = ...) -> None: ...
+
 class GroupStatus(_message.Message):
     __slots__ = ("name", "incarnation", "state", "version", "last_heard_s", "host", "detail")
     NAME_FIELD_NUMBER: _ClassVar[int]

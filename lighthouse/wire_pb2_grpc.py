@@ -49,6 +49,11 @@ class LighthouseStub:
                 request_serializer=lighthouse_dot_wire__pb2.WatchRequest.SerializeToString,
                 response_deserializer=lighthouse_dot_wire__pb2.Event.FromString,
                 _registered_method=True)
+        self.ColdStart = channel.unary_unary(
+                '/bellrock.lighthouse.Lighthouse/ColdStart',
+                request_serializer=lighthouse_dot_wire__pb2.ColdStartRequest.SerializeToString,
+                response_deserializer=lighthouse_dot_wire__pb2.ColdStartReply.FromString,
+                _registered_method=True)
 
 
 class LighthouseServicer:
@@ -72,6 +77,12 @@ class LighthouseServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ColdStart(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LighthouseServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -89,6 +100,11 @@ def add_LighthouseServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=lighthouse_dot_wire__pb2.WatchRequest.FromString,
                     response_serializer=lighthouse_dot_wire__pb2.Event.SerializeToString,
+            ),
+            'ColdStart': grpc.unary_unary_rpc_method_handler(
+                    servicer.ColdStart,
+                    request_deserializer=lighthouse_dot_wire__pb2.ColdStartRequest.FromString,
+                    response_serializer=lighthouse_dot_wire__pb2.ColdStartReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -172,6 +188,33 @@ class Lighthouse:
             '/bellrock.lighthouse.Lighthouse/Watch',
             lighthouse_dot_wire__pb2.WatchRequest.SerializeToString,
             lighthouse_dot_wire__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ColdStart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bellrock.lighthouse.Lighthouse/ColdStart',
+            lighthouse_dot_wire__pb2.ColdStartRequest.SerializeToString,
+            lighthouse_dot_wire__pb2.ColdStartReply.FromString,
             options,
             channel_credentials,
             insecure,

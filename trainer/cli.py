@@ -19,10 +19,11 @@ import tyro
 from rich.console import Console
 
 from lighthouse.auth import TokenError, read_token
-from lighthouse.client import NotAllowed, Unreachable, status_now
+from lighthouse.client import NotAllowed, Unreachable, cold_start_now, status_now
 from lighthouse.program import LighthouseOptions, run_lighthouse
 from replica.agent import AgentOptions, run_agent
 from trainer.commands import (
+    ColdStartCommand,
     Command,
     DemoCommand,
     GroupCommand,
@@ -86,6 +87,8 @@ def run_command(chosen: Command, command: tuple[str, ...], environ: Mapping[str,
             return demo(chosen, environ, console)
         case StatusCommand():
             return status(chosen, environ, console)
+        case ColdStartCommand():
+            return cold_start(chosen, environ, console)
         case ReplayCommand():
             return replay(chosen, console)
 
@@ -223,6 +226,20 @@ def status(chosen: StatusCommand, environ: Mapping[str, str], console: Console) 
     except (Unreachable, NotAllowed) as problem:
         console.print(f"error: {problem}", style="red", markup=False, soft_wrap=True)
         return 1
+    return 0
+
+
+def cold_start(chosen: ColdStartCommand, environ: Mapping[str, str], console: Console) -> int:
+    """`bellrock cold-start`: 1 if nothing was done, or the lighthouse does not answer or refuses."""
+    token = read_token(token_file(chosen.token_file, environ))
+    try:
+        refused = cold_start_now(chosen.lighthouse, by=chosen.by, token=token, run_id=chosen.run_id)
+    except (Unreachable, NotAllowed) as problem:
+        refused = str(problem)
+    if refused:
+        console.print(f"error: {refused}", style="red", markup=False, soft_wrap=True)
+        return 1
+    console.print("the run goes on from the newest weights that are here; `bellrock status` shows how")
     return 0
 
 

@@ -38,6 +38,25 @@ class StatusCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColdStartCommand:
+    """Has a run that holds go on from the newest weights that are here, though others may have newer ones, or be at
+    work out of reach: what they have made since is dropped, and they heal when they are back. For someone who knows
+    that those the run waits for are gone."""
+
+    lighthouse: str = DEFAULT_ADDRESS
+    """Address of the run's lighthouse, host:port."""
+    run_id: str = ""
+    """The run, if the lighthouse leads several."""
+    token_file: Path | None = None
+    """File with the run's token; by default as for `bellrock group`."""
+    by: str = "an operator"
+    """Who wants it: kept with the incident."""
+
+    def __post_init__(self) -> None:
+        check_address(self.lighthouse)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupCommand:
     """Runs one replica group: an agent and its ranks. Behind a bare `--`: the command of a rank, in place of the byte
     model's program."""
@@ -182,7 +201,7 @@ class ReplayCommand:
     """Print every event and what followed from it."""
 
 
-Command = LighthouseOptions | GroupCommand | RunCommand | DemoCommand | StatusCommand | ReplayCommand
+Command = LighthouseOptions | GroupCommand | RunCommand | DemoCommand | StatusCommand | ColdStartCommand | ReplayCommand
 
 
 def command_line(lighthouse: LighthouseOptions) -> Any:
@@ -195,6 +214,7 @@ def command_line(lighthouse: LighthouseOptions) -> Any:
         | Annotated[RunCommand, sub("run", prefix_name=False)]
         | Annotated[DemoCommand, sub("demo", prefix_name=False)]
         | Annotated[StatusCommand, sub("status", prefix_name=False)]
+        | Annotated[ColdStartCommand, sub("cold-start", prefix_name=False)]
         | Annotated[ReplayCommand, sub("replay", prefix_name=False)]
     )
 

@@ -9,6 +9,7 @@ import msgspec
 from lighthouse.core import decide, new_run, record, wake_at
 from lighthouse.core_values import (
     CloseStream,
+    ColdStartAsked,
     Effect,
     EndRun,
     Event,
@@ -188,6 +189,10 @@ class Beacon:
                 except Superseded as why:
                     self.world.watch.note(f"a lighthouse is superseded: {why}")
                     self.crash()
+
+    def cold_start(self) -> None:
+        """An operator has the run go on from what is here."""
+        self.event(ColdStartAsked(by="an operator"))
 
     # ---- faults ----------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class Watch(Notes):
         self.ended: EndRun | None = None
         self.told_kinds: Counter[str] = Counter()
         self.exits: list[tuple[str, int, str]] = []
+        self.cold: list[int] = []
         self._entered: dict[tuple[str, int], int] = {}
         self._floors: dict[tuple[str, int], int] = {}
         self._fenced: set[tuple[str, int]] = set()
@@ -162,8 +163,10 @@ class Watch(Notes):
             self.broken(f"{who} commits {end} in a generation of {work_size}, below min_groups")
         if (who, rank.group.born) in self._fenced:
             self.broken(f"{who} commits {end} though it was fenced")
+        # A cold start leaves others to their own history, until they hear of it; nobody goes on from that then.
+        cold = min((number for number in self.cold if number > end.generation), default=1 << 62)
         for number, version in self.bases.items():
-            if number > end.generation and end.step > version.step + 1:
+            if end.generation < number < cold and end.step > version.step + 1:
                 self.broken(f"{who} commits {end} though generation {number} started from {version}: two histories")
         self.commits.setdefault(end, self._world.engine.now)
         if rank.shard_rank == 0:
@@ -234,6 +237,8 @@ class Watch(Notes):
             self.note(f"base of {number} is {version}{' (reported)' if effect.reported else ''}")
             if self.bases.setdefault(number, version) != version:
                 self.broken(f"generation {number} has bases {version} and {self.bases[number]}")
+            if self.cursor_of.get(version, effect.cursor) != effect.cursor:
+                self.broken(f"the base of {number} is at slot {effect.cursor}, {version} at {self.cursor_of[version]}")
             if self.starts.get(number, version) != version:
                 self.broken(f"the base of {number} is {version}, but it was entered from {self.starts[number]}")
 
@@ -247,6 +252,8 @@ class Watch(Notes):
 
     def told(self, event: Tell) -> None:
         self.told_kinds[event.kind] += 1
+        if event.kind == "cold_start":
+            self.cold.append(event.number)
         if event.kind != "step":
             self.note(f"lighthouse: {event.kind} {event.group} {event.text} {event.fields}")
 

@@ -29,6 +29,7 @@ def draw_spec(chance: Random) -> Spec:
         delay_s=chance.choice([(0.0002, 0.004), (0.001, 0.05)]),
         marks=chance.random() < 0.5,
         stall_patience_s=chance.choice([3.0, 5.0, 10.0]),
+        cold_start_after_s=chance.choice([0.0, 0.0, 0.0, 0.0, 3.0]),
     )
     least = min(spec.min_groups, spec.contributors_wanted or spec.min_groups)
     allowed = [counts for counts in ((1, 2, 4), (1, 3), (2, 4), (2,)) if min(counts) <= least]
@@ -67,12 +68,15 @@ class Faults:
             "drain": self._drain,
             "move_name": self._move_name,
             "lost_store": self._lost_store,
+            "cold_start": self._cold_start,
         }
-        often = [k for k in self._all if k not in ("lost_store", "move_name")]
+        often = [k for k in self._all if k not in ("lost_store", "move_name", "cold_start")]
         chosen = self._chance.sample(often, min(kinds, len(often)))
         for rare in ("lost_store", "move_name"):
             if self._chance.random() < 0.04:
                 chosen.append(rare)
+        if self._chance.random() < 0.1:
+            chosen.append("cold_start")
         self.kinds = chosen
         self._over = False
         self._cuts: list[tuple[str, str]] = []
@@ -196,6 +200,11 @@ class Faults:
     def _lost_store(self) -> None:
         self._beacon_do("crash")
         self._world.store = Store(self._world.spec.terms)
+
+    def _cold_start(self) -> None:
+        """An operator is wrong: those that the run waits for may be alive."""
+        for beacon in self._world.beacons:
+            beacon.cold_start()
 
     def _join(self) -> None:
         if self._joined < 3:

@@ -15,6 +15,7 @@ _record = of("lighthouse/core_record.py")
 _state = of("lighthouse/core_state.py")
 _history = of("lighthouse/history.py")
 _deal = of("lighthouse/deal.py")
+_cold = of("lighthouse/core_cold.py")
 
 LIGHTHOUSE: tuple[Mutation, ...] = (
     # ---- who is lost, who forms, who ends
@@ -35,7 +36,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "return state.hold is Hold.COLD_START and all_dead(state)",
         "return state.hold is Hold.COLD_START",
     ),
-    _core("a joiner's back-off wakes nobody", "[state.retry_s, state.plan_again_s]", "[state.plan_again_s]"),
+    _core("a joiner's back-off wakes nobody", "[state.retry_s, state.plan", "[state.plan"),
     _core(
         "plans are pursued amid a change",
         "        if state.change is None:\n            state = core_plan",
@@ -60,12 +61,12 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _change(
         "the oldest is the base, since all can level", "newest = max(g.report.version", "newest = min(g.report.version"
     ),
-    _change(
+    _cold(
         "a version beside the history is a base",
         "if not g.loading and state.history.contains(g.report.version)]",
         "if not g.loading]",
     ),
-    _change("half loaded weights are a base", "if not g.loading and state.history", "if state.history"),
+    _cold("half loaded weights are a base", "if not g.loading and state.history", "if state.history"),
     _change("who has not abandoned is a reporter", "if g.live and g.report.abandoned >= number]", "if g.live]"),
     _change("other initial weights are equal", "on = [g for g in on if g.digest == first.digest]", "on = list(on)"),
     _change(
@@ -107,15 +108,15 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _change(
         "the cursor of whoever comes first",
-        "max(standing.on, key=lambda g: g.report.generation).report.cursor",
-        "standing.on[0].report.cursor",
+        "cursor = _lead(standing).report.cursor",
+        "cursor = standing.on[0].report.cursor",
     ),
     _change(
         "a silent member is awaited for ever",
         "change.number and not late:\n            waits",
         "change.number:\n            waits",
     ),
-    _change("the wish to stop is forgotten", "    stop = _stopped(standing)\n    kept", "    stop = False\n    kept"),
+    _change("the wish to stop is forgotten", "    stop = _stopped(standing)\n", "    stop = False\n"),
     # ---- what is known of generations
     _evidence(
         "an older report counts", "    if report.abandoned < group.report.abandoned:\n        return state\n", ""
@@ -130,9 +131,9 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "who saw the old one fail is waited for", "if failed or overtaken or outside:", "if failed or overtaken:"
     ),
     _evidence(
-        "the cursor of a switch is one step short",
-        "start.version.step - old.version.step)",
-        "start.version.step - old.version.step - 1)",
+        "a switch goes on from the cursor before it",
+        "version=start.version, cursor=start.cursor, reported=True)",
+        "version=start.version, cursor=old.cursor, reported=True)",
     ),
     _evidence("a donor keeps what nobody needs", "    state = release(state, group)\n    for gen", "    for gen"),
     _evidence(
@@ -265,4 +266,30 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _deal("one slot too many for one", "(index < longer)))", "(index <= longer)))"),
     _deal("two keep one slot", "        left -= keeps\n", ""),
+    # ---- cold starts
+    _cold(
+        "a cold start where nothing holds",
+        "state.change is None or state.hold not in HOLDS or",
+        "state.change is None or",
+    ),
+    _cold("a deadline begins at the root again", " or not _is_trained(state)", ""),
+    _cold("a cold start keeps to the history", "return others if state.cold else standing", "return standing"),
+    _cold(
+        "the root outranks weights of a lost history",
+        "if standing and not (state.cold and all(g.report.version == ROOT for g in standing)):",
+        "if standing:",
+    ),
+    _cold("weights that are being loaded count", "if not g.loading and g.report.version >= ROOT]", "if True]"),
+    _history("a cold start cuts nothing off", "above=base.step - 1, upto=base.step)", "above=0, upto=base.step)"),
+    _core("a cold start's deadline wakes nobody", "state.plan_again_s, core_cold.due_s(state)]", "state.plan_again_s]"),
+    _change("a wish for a cold start stays for ever", """        cold="",\n""", ""),
+    _change("a cold start needs no min_groups", "_reason_of_few(state, standing)\n    if", '(Hold.NONE, "")\n    if'),
+    _change(
+        "an empty store is a new run, whoever is there",
+        "return any(g.report.generation > 0 or g.report.version.step > 0 for g in state.groups.values())",
+        "return False",
+    ),
+    _record(
+        "the base of a cold start is read like any other", "state.history.begun(base", "state.history.extended(base"
+    ),
 )

@@ -13,6 +13,7 @@ _session = of("replica/agent_session.py")
 _core = of("replica/agent_core.py")
 _roster = of("replica/roster.py")
 _rollcall = of("replica/rollcall.py")
+_batch = of("lighthouse/batch.py")
 _work = of("replica/work.py")
 
 REPLICA: tuple[Mutation, ...] = (
@@ -140,13 +141,13 @@ REPLICA: tuple[Mutation, ...] = (
     # ---- rosters, roll calls, books
     _roster(
         "a differing digest is promoted",
-        "role is Role.NEWCOMER and place not in mismatched else",
-        "role is Role.NEWCOMER else",
+        "if member.role is Role.NEWCOMER and place not in mismatched\n",
+        "if member.role is Role.NEWCOMER\n",
     ),
-    _roster(
+    _batch(
         "newcomers contribute unseen",
-        "if free > 0 and role is Role.SPARE:",
-        "if free > 0 and role is not Role.CONTRIBUTOR:",
+        "if free > 0 and member.role is Role.SPARE:",
+        "if free > 0 and member.role is not Role.CONTRIBUTOR:",
     ),
     _roster(
         "another incarnation has the place", "return place if member.incarnation == incarnation else -1", "return place"
@@ -167,7 +168,7 @@ REPLICA: tuple[Mutation, ...] = (
         "np.array_equal(union, wanted)",
     ),
     _rollcall("a buffer that nobody wrote", '        "magic": MAGIC,\n        "gen', '        "gen'),
-    _rollcall("the version need not be equal", '        "from_generation": version.generation,\n    }', "    }"),
+    _rollcall("the version need not be equal", '        "from_generation": version.generation,\n', ""),
     _work("sums of another batch are kept", "keeps = work.cursor == book.cursor and", "keeps ="),
     _work("sums that others answer for are kept", "and set(book.summed) <= set(work.slots)", "and bool(work.slots)"),
     _heal(

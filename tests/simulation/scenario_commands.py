@@ -262,14 +262,9 @@ def _(stage: Stage, name: str) -> None:
 # ---- the lighthouse ------------------------------------------------------------------------------------------------
 
 
-@act("the lighthouse crashes")
-def _(stage: Stage) -> None:
-    stage.beacons[-1].crash()
-
-
-@act("the lighthouse crashes and stays down")
-def _(stage: Stage) -> None:
-    stage.supervised = False
+@act("the lighthouse crashes( and stays down)?")
+def _(stage: Stage, stays: str | None) -> None:
+    stage.supervised = stage.supervised and not stays
     stage.beacons[-1].crash()
 
 
@@ -287,6 +282,11 @@ def _(stage: Stage) -> None:
 @act("the lighthouse stands still for SECONDS")
 def _(stage: Stage, seconds: str) -> None:
     stage.beacons[0].pause(float(seconds))
+
+
+@act("an operator asks for a cold start")
+def _(stage: Stage) -> None:
+    stage.beacons[-1].cold_start()
 
 
 @act("the store is lost")

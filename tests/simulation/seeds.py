@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 from lighthouse.batch import contributors_of
+from lighthouse.core_cold import HOLDS
 from lighthouse.core_values import Hold
 from lighthouse.values import ROOT, Role
 from simulation.checkers import Broken
@@ -65,13 +66,19 @@ def live_through(world: World, faults: Faults, chance: Random) -> None:
 
 
 def recover(world: World) -> None:
-    """Promise: once faults stop, everyone commits again, and full strength returns."""
+    """Promise: once faults stop, everyone commits again, and full strength returns; after a cold start, if need be."""
     deadline = world.engine.now + RECOVER_S
     calm_since = world.engine.now
     while world.engine.now < deadline and world.watch.ended is None:
         world.run(0.5)
-        if not missing(world, calm_since) or hopeless(world):
+        if not missing(world, calm_since):
             return
+        if hopeless(world):
+            if world.watch.told_kinds["asked"] or world.beacons[-1].state.hold not in HOLDS:
+                return
+            world.watch.told_kinds["asked"] += 1
+            world.beacons[-1].cold_start()
+            deadline = world.engine.now + RECOVER_S
     if world.watch.ended is None:
         lacks = missing(world, calm_since)
         world.watch.broken(f"not recovered {RECOVER_S:g} s after the last fault: {'; '.join(lacks)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lighthouse.values import EntryName
+from lighthouse.values import EntryName, Version
 from replica.rollcall import pack, unpack
 from replica.values import (
     Abandoned,
@@ -213,6 +213,8 @@ class Thread:
                 owed=tuple(o for o in self.now.owed if o[0] != message.heal),
             )
             self._release_log()
+        elif isinstance(message, StageFor) and message.entries:
+            self._owe(message.heal, Version(self.now.book.version.step - 1, 0))
         elif isinstance(message, StageFor) and message.now:
             self._stage(message.heal)
         elif isinstance(message, Load):
@@ -265,10 +267,11 @@ class Thread:
         rank = self.now
         book = rank.book
         new = Snapshot(heal=heal, version=book.version, cursor=book.cursor, stop=rank.stop, weights=rank.weights)
-        self._put(
-            staged=(*(s for s in rank.staged if s.heal != heal), new),
-            owed=(*(o for o in rank.owed if o[0] != heal), (heal, book.version)),
-        )
+        self._put(staged=(*(s for s in rank.staged if s.heal != heal), new))
+        self._owe(heal, book.version)
+
+    def _owe(self, heal: int, since: Version) -> None:
+        self._put(owed=(*(o for o in self.now.owed if o[0] != heal), (heal, since)))
 
     def _release_log(self) -> None:
         since = min([self.now.book.version, *(version for _, version in self.now.owed)])

@@ -45,6 +45,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     join_wait_s: float = 3.0
     lease_s: float = 2.0
     hold_patience_s: float = 0.0
+    cold_start_after_s: float = 0.0
     slot_s: float = 0.05
     start_s: float = 0.3
     stall_patience_s: float = 10.0
@@ -113,6 +114,7 @@ class World:
             allowed_groups=spec.allowed_groups,
             lease_s=spec.lease_s,
             hold_patience_s=spec.hold_patience_s,
+            cold_start_after_s=spec.cold_start_after_s,
             stall_patience_s=spec.stall_patience_s,
             connect_s=spec.connect_s,
         )

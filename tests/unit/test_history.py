@@ -66,3 +66,15 @@ def test_history_is_bounded() -> None:
         history = history.extended(number, Version(number - 1, number - 1) if number > 1 else ROOT)
     assert len(history.links) <= KEPT_LINKS + 1
     assert history.contains(Version(3 * KEPT_LINKS - 2, 3 * KEPT_LINKS - 2))
+
+
+def test_a_base_from_outside_cuts_off_the_history() -> None:
+    history = History().extended(1, ROOT).begun(5, Version(7, 3))
+    assert history.base == Version(7, 3)
+    assert history.contains(Version(7, 3)) and history.contains(Version(8, 5)) and history.contains(ROOT)
+    assert (
+        not history.contains(Version(6, 3))
+        and not history.contains(Version(1, 1))
+        and not history.contains(Version(7, 1))
+    )
+    assert History().extended(1, ROOT).begun(2, Version(3, 1)) == History().extended(1, ROOT).extended(2, Version(3, 1))
