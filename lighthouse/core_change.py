@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_cold, core_keep
+from lighthouse import core_apart, core_cold, core_keep
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -82,9 +82,14 @@ def advance(state: RunState, now: float) -> RunState:
     state = with_(state, change=change)
     if waits:
         return held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
+    if change.stalled and not change.probed:
+        return advance(core_apart.probe(state, now), now)
     if change.stalled:
         change = msgspec.structs.replace(change, stalled=False)
-        state = progressed(evict(with_(state, change=change), change.number), now)
+        together = state
+        state = core_apart.put_out(state)
+        state = evict(state, change.number) if state is together else state
+        state = progressed(with_(state, change=change), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
     is_cold = bool(state.cold) and standing is not None and hold in core_cold.HOLDS
@@ -116,7 +121,7 @@ def _awaited(state: RunState, change: Change, now: float) -> list[str]:
         if group is None or not group.live:
             if grace:
                 waits.append(name)
-        elif group.report.abandoned < change.number and not late:
+        elif not late and (group.report.abandoned < change.number or core_apart.awaits(state, group)):
             waits.append(name)
     if not state.gens:
         waits += [g.name for g in state.groups.values() if g.live and g.report.abandoned < change.number and not late]
@@ -131,7 +136,7 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = core_cold.able(state, reporters)
+    reporters = core_cold.able(state, [g for g in reporters if not g.apart])
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)

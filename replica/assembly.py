@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+import replica
 from lighthouse.auth import read_token
 from lighthouse.batch import BatchPolicy
 from lighthouse.deadlines import derive
@@ -144,6 +145,9 @@ class Assembly:
                 rendezvous=self.rendezvous.address,
                 weights=self.server.address,
                 digest=digest(self.parts.state),
+                begun_s=self.environment.begun_s,
+                imported_s=vars(replica).get("imported_s", 0.0),
+                warm=self.environment.warm,
             )
         )
 

@@ -111,6 +111,9 @@ class Healing:
         if turn != self._turn:
             return
         rank = self._rank
+        if any(name.end == message.version for name in self.held):  # told to be applied, and not taken yet
+            rank.later(0.01, self._fetch, message, turn, told)
+            return
         sources = [r for r in self._sources(message.sources) if not r.stopped]
         for source in sources:
             entry = source.healing.log.get(message.version)
