@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -176,7 +176,11 @@ class Replica:
     dataset_length: samples in the data set, for `Slot.samples`; data: any text that must be equal in all groups
     apply: a function of an `Update`, in place of the default (mean per token, clip, optimizer, schedule)
     max_grad_norm: for the default apply; None does not clip
-    bucket_bytes: gradients are reduced in pieces of about this size; overlap: while backward still runs
+    bucket_bytes: gradients are reduced in pieces of about this size (the default is from `make bench-buckets`, see
+    docs/benchmarks.md); overlap: while backward still runs
+    reduce_dtype: "fp32" or "bf16": what gradients are added up in over the groups; None is each parameter's own dtype.
+    Over slots they are added up in the parameter's dtype all the same. bf16 halves the bytes of a reduction and of
+    entries, and rounds each group's sum, and each partial sum, to 8 bits; all groups still get the same bits
     process_group: over the shards; None is torch.distributed's default group
     backend, heal_log_bytes: of communicators between groups, and memory for one joiner's entries
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
@@ -207,7 +211,8 @@ class Replica:
         extras: Mapping[str, HasStateDict] | None = None,
         dataset_length: int | None = None,
         data: str = "",
-        bucket_bytes: int = 25 << 20,
+        bucket_bytes: int = 4 << 20,
+        reduce_dtype: Literal["fp32", "bf16"] | None = None,
         overlap: bool = True,
         process_group: dist.ProcessGroup | None = None,
         backend: str = "gloo",
@@ -229,6 +234,7 @@ class Replica:
             dataset_length=dataset_length,
             data=data,
             bucket_bytes=bucket_bytes,
+            reduce_dtype=reduce_dtype,
             overlap=overlap,
             backend=backend,
             heal_log_bytes=heal_log_bytes,

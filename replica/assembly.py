@@ -43,6 +43,9 @@ from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
 from replica.values import Abandoned, Attach, Fetch, Go, Open, Patience, Raised, RankDown
 
+REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What gradients may be added up in, over the groups."""
+
 _COUNTS = (
     "slots",
     "slots_per_group",
@@ -72,6 +75,7 @@ class ReplicaOptions:
     dataset_length: int | None
     data: str
     bucket_bytes: int
+    reduce_dtype: str | None
     overlap: bool
     backend: str
     heal_log_bytes: int
@@ -81,6 +85,10 @@ class ReplicaOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise MisuseError(f"{name} is {value}; it must be 1 or more")
+        if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
+            raise MisuseError(
+                f"reduce_dtype is {self.reduce_dtype!r}; it must be {' or '.join(REDUCE_DTYPES)}, or None"
+            )
         if (self.slots is None) == (self.slots_per_group is None):
             raise MisuseError(
                 "give either slots (the global batch stays the same, however many groups there are) or slots_per_group "
@@ -201,6 +209,7 @@ def assemble(
         shard_rank=environment.shard_rank,
         group=group,
         bucket_bytes=options.bucket_bytes,
+        reduce_dtype=REDUCE_DTYPES.get(options.reduce_dtype or ""),
     )
     state = TrainingState(model, optimizer, scheduler, extras)
     log = EntryLog(reuse_sets=0)  # ScratchPool knows better when memory is free
@@ -361,6 +370,7 @@ def _setup(
         "apply": "default" if apply is None else getattr(apply, "__qualname__", type(apply).__qualname__),
         "max_grad_norm": str(options.max_grad_norm),
         "bucket_bytes": str(options.bucket_bytes),
+        "reduce_dtype": options.reduce_dtype or "as parameters",
         "data": f"{options.dataset_length or ''} {options.data}".strip(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
