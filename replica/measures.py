@@ -1,22 +1,11 @@
-"""What a rank measures of its own step: losses and tokens, and where the time of its training thread goes."""
+"""Where the time of a rank's training thread goes in a step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-
-import torch
-
-
-@dataclass
-class Sums:
-    """What this rank has measured over the slots in its local sum."""
-
-    losses: list[torch.Tensor] = field(default_factory=list)
-    tokens: int = 0
-    compute_s: float = 0.0
 
 
 class Part(Enum):

@@ -24,11 +24,11 @@ from replica.communicator import Communicator, CommunicatorLost
 from replica.digest import digest
 from replica.entry import Entry
 from replica.errors import LeaveError, ReplicaError
-from replica.measures import Part, Stopwatch, Sums, Times
-from replica.parts import Parts
+from replica.measures import Part, Stopwatch, Times
 from replica.reduction import Reduced, Reduction
 from replica.rollcall import pack
 from replica.seeding import seed_slot
+from replica.step_parts import Parts, Sums
 from replica.values import (
     Abandoned,
     Apply,
@@ -161,7 +161,10 @@ class StepLoop:
         if isinstance(verdict, Apply):
             entry = self._parts.healing.take(verdict.name)
             self._note(verdict)
-            return self._apply(entry)
+            self._parts.log.release_before(entry.name.start)  # all members have what leads there
+            merged = self._apply(entry)
+            self._stage(verdict.stage)
+            return merged
         return None
 
     # ---- one attempt -----------------------------------------------------------------------------------------------
@@ -218,6 +221,7 @@ class StepLoop:
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
+            self._parts.healing.ready(self.book.heals),
             stop=stop or through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
@@ -276,8 +280,10 @@ class StepLoop:
             self._parts.healing.drop(command.heal)
         elif isinstance(command, StageFor) and command.entries:
             self._parts.healing.keep(command.heal, self.book.version)
-        elif isinstance(command, StageFor) and command.now:
-            self._parts.healing.stage(command.heal, self.book.version, self.book.cursor, self._stop)
+        elif isinstance(command, StageFor):
+            self._parts.healing.expect(command)
+            if command.now:
+                self._stage((command.heal,))
         elif isinstance(command, Load):
             for heal in before.owed:
                 self._parts.healing.drop(heal)
@@ -303,7 +309,7 @@ class StepLoop:
         if not self._rehearsed:
             yield from self._rehearse()
         self._observe("load")
-        answer = self._parts.healing.load(command)
+        answer = self._parts.healing.load(command, lambda: self._observe("loading"))
         if isinstance(answer, Loaded):
             self.book = loaded(self.book, answer)
             self._stop = answer.stop
@@ -327,8 +333,7 @@ class StepLoop:
             )
             self._reduced = None
             outcome = self._apply(entry)
-        for heal in commit.stage:
-            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
+        self._stage(commit.stage)
         if commit.leave and not commit.success:
             raise LeaveError(commit.reason)
         if commit.leave:
@@ -346,7 +351,7 @@ class StepLoop:
         if merged.skip:
             parts.gradients.drop()
         else:
-            parts.gradients.write_back(entry.buckets, entry.presence)
+            parts.gradients.write_back(entry.buckets, entry.presence, parts.factor(merged))
         self._watch.charge(Part.REDUCE)
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
         self._watch.charge(Part.APPLY)
@@ -354,6 +359,10 @@ class StepLoop:
         self._stop = self._stop or merged.stop
         self._observe("applied")
         return merged
+
+    def _stage(self, heals: tuple[int, ...]) -> None:
+        for heal in heals:
+            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
 
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()
