@@ -75,7 +75,7 @@ def advance(state: RunState, now: float) -> RunState:
     if change is None:
         return state
     paused = state.hold is Hold.PAUSE and now >= core_pause.until_s(state, now)
-    looked = (now >= change.until_s, in_grace(state, now) or paused, tuple(gen.number for gen in state.gens))
+    looked = (now >= change.until_s, in_grace(state, now), paused, tuple(gen.number for gen in state.gens))
     if change.looked == looked and (change.heard < change.awaited if change.awaited else not state.dirty):
         return state
     waits = _awaited(state, change, now)

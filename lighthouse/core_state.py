@@ -121,7 +121,7 @@ class Change(Value, frozen=True):
     since_s: float
     until_s: float
     again: bool = False
-    looked: tuple[bool, bool, tuple[int, ...]] | None = None
+    looked: tuple[bool, bool, bool, tuple[int, ...]] | None = None
     awaited: int = 0
     heard: int = 0
     stalled: bool = False

@@ -18,7 +18,7 @@ from e2e.conftest import Reference
 from lighthouse.client import status_now
 
 GROUPS = ("g0", "g1", "g2")
-SLOW = ("--delay-s", "0.02")
+SLOW = ("--delay-s", "0.1")  # so that a run of the reference's length outlives what is waited for on a busy machine
 Make = Callable[..., Cluster]
 
 pytestmark = pytest.mark.timeout(600)
@@ -102,6 +102,7 @@ def test_a_donor_stands_still(cluster: Make, undisturbed: Reference) -> None:
     goes_on(run, "g1")
     wait.unlink()
     run.until_contributing("j")
+    run.until_contributing("g0", 2)
     run.finish(undisturbed)
 
 

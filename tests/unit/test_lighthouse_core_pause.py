@@ -46,6 +46,10 @@ def test_the_others_wait_until_it_has_loaded_and_keep_what_they_answer_for() -> 
     assert [lead.told(name, Base)[-1].slots for name in (*TWO, "j1")] == [(0, 1, 2), (3, 4, 5), ()]
 
 
+def given_up(lead: Lead) -> list[str]:
+    return [e.group for e in lead.effects if isinstance(e, Tell) and e.kind == "heal_failed"]
+
+
 def test_nobody_waits_longer_than_bytes_may_stay_away_and_it_is_held_off() -> None:
     lead, _, heal = paused()
     beating = (*TWO, "j1")
@@ -53,15 +57,23 @@ def test_nobody_waits_longer_than_bytes_may_stay_away_and_it_is_held_off() -> No
     lead.pass_time(0.6 * patience_s, beating)
     moves(lead, heal, 3)
     lead.pass_time(0.6 * patience_s, beating)
-    assert hold(lead.state, lead.now) is Hold.PAUSE, "bytes move"
+    assert hold(lead.state, lead.now) is Hold.PAUSE and not given_up(lead), "bytes move"
     due = wake_at(lead.state, lead.now)
     assert due is not None and due <= lead.now + patience_s
-    lead.pass_time(0.6 * patience_s, beating)
-    assert lead.members == list(TWO) and hold(lead.state, lead.now) is Hold.NONE
-    assert [e.group for e in lead.effects if isinstance(e, Tell) and e.kind == "heal_failed"] == ["j1"]
+    lead.pass_time(0.5 * patience_s, beating)
+    assert lead.members == list(TWO) and given_up(lead) == ["j1"]
+
+
+def test_who_was_given_up_is_not_waited_for_again_at_once() -> None:
+    lead, _, _ = paused()
+    beating = (*TWO, "j1")
+    while not given_up(lead):
+        lead.pass_time(0.5, beating)
     before = len(lead.told("g1", Abandon))
     lead.commit(4, *TWO)
-    lead.pass_time(1.5, beating)
+    lead.pass_time(0.3, beating)
+    assert len(lead.told("g1", Abandon)) == before and hold(lead.state, lead.now) is Hold.NONE
+    lead.pass_time(1.2, beating)
     assert len(lead.told("g1", Abandon)) == before + 1, "they pause for it again"
 
 
