@@ -257,11 +257,6 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _hello("a donor that heard of no heal is waited for", "    return _resume_donor(state, group)", "    return state"),
     _record("falling behind is held off at once", "behind < STARTS_OVER and not", "behind < 0 and not"),
     _record("falling behind is never held off", "behind < STARTS_OVER and not", "behind < 10**9 and not"),
-    _evidence(
-        "donors hear nothing of a switch",
-        "release(state, group, leaving=group.draining, caught=False, mismatched=False)",
-        "change_group(state, group, leaving=group.draining, caught=False, mismatched=False, heal=0)",
-    ),
     # ---- the way back by entries
     _keep("the dead are kept for, too", " and m.name not in old.gone]", "]"),
     _keep("a version outside the history is led on from", "or not state.history.contains(version) or", "or"),

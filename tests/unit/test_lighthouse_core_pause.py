@@ -93,3 +93,12 @@ def test_only_runs_that_say_so_pause(setup: dict[str, str]) -> None:
     before = len(lead.told("g1", Abandon))
     lead.hello("j1", setup=setup)
     assert (len(lead.told("g1", Abandon)) > before) is (setup is PAUSES)
+
+
+def test_nobody_is_a_donor_while_nobody_pauses() -> None:
+    lead = Lead(groups_wanted=2)
+    lead.form(*TWO, steps=0, setup=PAUSES)
+    lead.hello("j1", setup=PAUSES)
+    assert not lead.told("j1", Heal), "roles have not settled: no pause yet"
+    lead.commit(1, *TWO)
+    assert len(lead.told("g1", Abandon)) == 2
