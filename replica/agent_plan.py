@@ -7,6 +7,7 @@ replaces an older one, but one that ranks were allowed to name stays known: a st
 from __future__ import annotations
 
 from lighthouse.values import Base, Failure, Prepare, Ready, RosterChange, Start
+from replica.agent_deal import work_at
 from replica.agent_state import (
     AgentState,
     Plan,
@@ -18,7 +19,6 @@ from replica.agent_state import (
     noted,
     put,
     shown,
-    work_at,
 )
 from replica.agent_values import Effect, ToRank, ToRanks
 from replica.roster import Roster, changed, has_newcomers, place_of
@@ -151,9 +151,7 @@ def entered(
     base: Base | None = None,
 ) -> AgentState:
     """With the group seated in generation `number`: even deal of the next step, or the deal that its base tells."""
-    work = work_at(state, number, roster, place, has_newcomers(roster))
-    if base is not None and not work.farewell:
-        work = put(work, slots=base.slots, step_slots=base.step_slots or work.step_slots)
+    work = work_at(state, number, roster, place, has_newcomers(roster), base)
     stand = put(state.stand, answers=work.slots, step_slots=work.step_slots)
     state = fresh_step(put(_seated(state, number, roster, place, start, now), stand=stand), now, work=work)
     state = ledgered(

@@ -7,6 +7,7 @@ calls give the same merged roll call in every group, so all that commit go on al
 from __future__ import annotations
 
 from lighthouse.values import Committed, EntryName, Start
+from replica.agent_deal import work_at
 from replica.agent_plan import not_opened, switched
 from replica.agent_state import (
     AgentState,
@@ -21,7 +22,6 @@ from replica.agent_state import (
     put,
     set_at,
     welcomed,
-    work_at,
 )
 from replica.agent_values import Effect, ToLighthouse, ToRanks
 from replica.rollcall import Invalid, merge

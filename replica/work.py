@@ -113,8 +113,11 @@ def loaded(book: Book, message: Loaded) -> Book:
     )
 
 
-def record(book: Book, **measured: Any) -> Record:
-    """This rank's record of the step in work; `measured`: the fields of Record that come from the computation."""
+def record(book: Book, stop: bool = False, **measured: Any) -> Record:
+    """This rank's record of the step in work; `measured`: the fields of Record that come from the computation.
+
+    stop: the rank wishes the end of the run. It also comes with the data.
+    """
     assert book.work is not None
     return Record(
         generation=book.work.generation,
@@ -122,6 +125,7 @@ def record(book: Book, **measured: Any) -> Record:
         slots=book.summed,
         opened=book.named,
         heal=book.heals[0] if book.heals else 0,
+        stop=stop or book.work.last,
         **measured,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutation import Mutation, of
 
 _state = of("replica/agent_state.py")
+_deal = of("replica/agent_deal.py")
 _step = of("replica/agent_step.py")
 _plan = of("replica/agent_plan.py")
 _heal = of("replica/agent_heal.py")
@@ -30,7 +31,7 @@ REPLICA: tuple[Mutation, ...] = (
         "abandoned(state, number + 1),\n        failures",
         "abandoned(state, number),\n        failures",
     ),
-    _state(
+    _deal(
         "the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"
     ),
     _step(
