@@ -7,7 +7,6 @@ replaces an older one, but one that ranks were allowed to name stays known: a st
 from __future__ import annotations
 
 from lighthouse.values import Base, Failure, Prepare, Ready, RosterChange, Start
-from replica.agent_deal import work_at
 from replica.agent_state import (
     AgentState,
     Plan,
@@ -21,8 +20,8 @@ from replica.agent_state import (
     shown,
 )
 from replica.agent_values import Effect, ToRank, ToRanks
-from replica.roster import Roster, changed, has_newcomers, place_of
-from replica.values import Go, Open, RankOpened, ReadyFor
+from replica.roster import Roster, changed, contributors, has_newcomers, place_of, share
+from replica.values import Go, Open, RankOpened, ReadyFor, Work
 
 _KEPT = 4
 """Plans that ranks may still name: one more would take as many switches in flight at once."""
@@ -197,3 +196,33 @@ def go(state: AgentState, rendezvous: tuple[str, ...], effects: list[Effect]) ->
     assert work is not None
     for shard_rank, address in enumerate(rendezvous):
         effects.append(ToRank(shard_rank=shard_rank, message=Go(work=work, rendezvous=address)))
+
+
+def work_at(
+    state: AgentState, generation: int, roster: Roster, place: int, digest: bool, base: Base | None = None
+) -> Work:
+    """The next step of the member at `place`: an even deal of as many slots as the roster's contributors consume, or
+    the deal that `base` tells; or the farewell. Place -1: wait for a verdict."""
+    stand = state.stand
+    farewell = stand.stop or stand.version.step >= state.steps
+    member = place >= 0
+    slots: tuple[int, ...] = ()
+    if farewell:
+        step_slots = state.batch.slots
+    elif base is not None:
+        step_slots, slots = base.step_slots, base.slots
+    else:
+        step_slots = state.batch.step_slots(contributors(roster), stand.cursor)
+        slots = share(roster, place, step_slots) if member else ()
+    return Work(
+        generation=generation,
+        place=place,
+        size=len(roster) if member else 0,
+        version=stand.version,
+        cursor=stand.cursor,
+        slots=slots,
+        step_slots=step_slots,
+        digest=digest and not farewell,
+        farewell=farewell,
+        last=not farewell and state.batch.through(stand.cursor + step_slots),
+    )

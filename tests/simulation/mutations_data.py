@@ -8,7 +8,6 @@ _batch = of("lighthouse/batch.py")
 _change = of("lighthouse/core_change.py")
 _plan = of("lighthouse/core_plan.py")
 _lighthouse = of("lighthouse/core_state.py")
-_deal = of("replica/agent_deal.py")
 _step = of("replica/agent_step.py")
 _agent_plan = of("replica/agent_plan.py")
 _session = of("replica/agent_session.py")
@@ -78,19 +77,21 @@ DATA: tuple[Mutation, ...] = (
         "version=merged.end, cursor=state.stand.cursor)",
         "version=merged.end, cursor=stand.cursor)",
     ),
-    _deal("the data is always at its beginning", "contributors(roster), stand.cursor)", "contributors(roster), 0)"),
-    _deal(
+    _agent_plan(
+        "the data is always at its beginning", "contributors(roster), stand.cursor)", "contributors(roster), 0)"
+    ),
+    _agent_plan(
         "every member brings slots",
         "state.batch.step_slots(contributors(roster), ",
         "state.batch.step_slots(len(roster), ",
     ),
     _agent_plan("the deal of a base is not heard", "has_newcomers(roster), base)", "has_newcomers(roster))"),
-    _deal(
+    _agent_plan(
         "the last step is not the last",
         "last=not farewell and state.batch.through(",
         "last=False and state.batch.through(",
     ),
-    _deal(
+    _agent_plan(
         "the data is through a step too soon",
         "state.batch.through(stand.cursor + step_slots)",
         "state.batch.through(stand.cursor + 2 * step_slots)",
