@@ -217,12 +217,11 @@ class StepLoop:
         if self.book.ready and self._parts.communicators.can_name(self.book.ready):
             self.book = opened(self.book, self.book.ready)
         stop, save = self._wishes()
-        through = self._through or self._parts.batch.through(work.cursor + work.step_slots)
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
             self._parts.healing.ready(self.book.heals),
-            stop=stop or through,
+            stop=stop or self._through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
             loss_sum=float(torch.stack([s.double() for s in self._sums.losses]).sum()) if self._sums.losses else 0.0,
