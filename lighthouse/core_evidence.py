@@ -89,7 +89,9 @@ def learn_start(state: RunState, start: Start) -> RunState:
     for member in old.roster:
         group = state.groups.get(member.name)
         if group is not None and member.name not in gen.members:
-            state = change_group(state, group, leaving=group.draining, caught=False, heal=0, mismatched=False)
+            state = release(state, group)
+            fields = {"leaving": group.draining, "caught": False, "heal": 0, "donor": "", "mismatched": False}
+            state = change_group(state, group, **fields)
     cannot = [m.name for m in gen.roster if m.name in gen.gone or _is_stuck(state, gen, m)]
     if cannot:
         state = with_(state, trouble=state.trouble or f"{', '.join(cannot)} cannot enter")

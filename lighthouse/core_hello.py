@@ -19,6 +19,7 @@ from lighthouse.core_state import (
     lease_clock,
     put_group,
     send,
+    served_by,
     tell,
     with_,
 )
@@ -117,6 +118,8 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
         allowed_groups=state.config.allowed_groups,
         first_number=state.first_number,
         join=bool(state.gens) and not member,
+        heals=served_by(state, group),
+        first_heal=state.first_heal,
     )
     state = tell(send(state, group, welcome), "hello", "", group.name, incarnation=incarnation)
     if state.finished is not None or state.ended:

@@ -93,6 +93,7 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         last_number=stored.last_number or event.wall_ms - 1,
         next_incarnation=stored.next_incarnation,
         next_heal=event.wall_ms,
+        first_heal=event.wall_ms,
         setup=stored.setup,
         finished=stored.finished,
     )
@@ -271,7 +272,8 @@ def _mismatched(state: RunState, name: str) -> RunState:
     if group is None or group.mismatched:
         return state
     state = tell(state, "mismatch", "its digest differs: it heals again", name)
-    return with_(change_group(state, group, caught=False, heal=0, mismatched=True), dirty=True)
+    state = release(state, group)
+    return with_(change_group(state, group, caught=False, heal=0, donor="", mismatched=True), dirty=True)
 
 
 def finish(state: RunState, version: Version) -> RunState:

@@ -152,6 +152,7 @@ class RunState(Value, frozen=True):
     last_number: int = 0
     next_incarnation: int = 1
     next_heal: int = 1
+    first_heal: int = 1
     setup: dict[str, str] = {}
     groups: Table[Group] = Table()
     odd: Table[bool] = Table()
@@ -338,6 +339,14 @@ def roster_change(gen: Gen | None, roster: Roster) -> RosterChange:
 def batch_of(state: RunState) -> BatchPolicy:
     """The global batch of the run."""
     return batch_policy(state.setup)
+
+
+def served_by(state: RunState, donor: Group) -> tuple[int, ...]:
+    """The heals that `donor` serves: of joiners, and of what is kept for members left behind."""
+    joiners = (state.groups.get(name) for name in state.odd)
+    heals = [g.heal for g in joiners if g is not None and g.heal and g.donor == donor.name]
+    kept = [k.heal for k in state.kept if (k.donor.name, k.donor.incarnation) == (donor.name, donor.incarnation)]
+    return tuple(sorted({*heals, *kept}))
 
 
 def is_over(state: RunState, version: Version, stop: bool) -> bool:

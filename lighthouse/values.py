@@ -237,6 +237,8 @@ class Welcome(Message, frozen=True):
     lease_s, stall_patience_s, connect_s: the run's deadlines, from which all others follow (`lighthouse/deadlines.py`);
     the lease is to be renewed
     contributors_wanted, allowed_groups: how many members contribute, as `lighthouse.batch.contributors_of` has it
+    heals: those that the group serves as a donor now; others are over, of which it may not have heard. Those below
+    first_heal were begun by an earlier lighthouse: their joiners may be about to enter; nobody says when they are over
     """
 
     incarnation: int
@@ -247,6 +249,8 @@ class Welcome(Message, frozen=True):
     allowed_groups: tuple[int, ...] = ()
     stall_patience_s: float = 60.0
     connect_s: float = 60.0
+    heals: tuple[int, ...] = ()
+    first_heal: int = 0
 
 
 class Refused(Message, frozen=True):

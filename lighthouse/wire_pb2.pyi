@@ -210,7 +210,7 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "lease_s", "contributors_wanted", "first_number", "join", "allowed_groups", "stall_patience_s", "connect_s")
+    __slots__ = ("incarnation", "lease_s", "contributors_wanted", "first_number", "join", "allowed_groups", "stall_patience_s", "connect_s", "heals", "first_heal")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_WANTED_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,8 @@ class Welcome(_message.Message):
     ALLOWED_GROUPS_FIELD_NUMBER: _ClassVar[int]
     STALL_PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
     CONNECT_S_FIELD_NUMBER: _ClassVar[int]
+    HEALS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_HEAL_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     lease_s: float
     contributors_wanted: int
@@ -227,7 +229,9 @@ class Welcome(_message.Message):
     allowed_groups: _containers.RepeatedScalarFieldContainer[int]
     stall_patience_s: float
     connect_s: float
-    def __init__(self, incarnation: _Optional[int] = ..., lease_s: _Optional[float] = ..., contributors_wanted: _Optional[int] = ..., first_number: _Optional[int] = ..., join: _Optional[bool] = ..., allowed_groups: _Optional[_Iterable[int]] = ..., stall_patience_s: _Optional[float] = ..., connect_s: _Optional[float] = ...) -> None: ...
+    heals: _containers.RepeatedScalarFieldContainer[int]
+    first_heal: int
+    def __init__(self, incarnation: _Optional[int] = ..., lease_s: _Optional[float] = ..., contributors_wanted: _Optional[int] = ..., first_number: _Optional[int] = ..., join: _Optional[bool] = ..., allowed_groups: _Optional[_Iterable[int]] = ..., stall_patience_s: _Optional[float] = ..., connect_s: _Optional[float] = ..., heals: _Optional[_Iterable[int]] = ..., first_heal: _Optional[int] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason",)

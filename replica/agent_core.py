@@ -24,7 +24,7 @@ from lighthouse.values import (
     Stage,
     Welcome,
 )
-from replica import agent_heal, agent_life, agent_plan, agent_session, agent_step
+from replica import agent_donor, agent_heal, agent_life, agent_plan, agent_session, agent_step
 from replica.agent_state import (
     AgentState,
     JoinPhase,
@@ -120,6 +120,7 @@ def wake_at(state: AgentState, now: float) -> float | None:
         times.append(session.retry_at)
     if state.terms is None and session.wanted_at is not None and attached(state) and state.ending is None:
         times.append(session.wanted_at + deadlines(state).welcome_s)
+    times += [staging.until for staging in state.stagings if staging.until]
     return max(now, min(times)) if times else None
 
 
@@ -174,7 +175,8 @@ _RULES: tuple[Rule, ...] = (
     agent_heal.enter,
     agent_heal.fetch,
     agent_plan.open_plans,
-    agent_heal.stage_for,
+    agent_donor.let_go,
+    agent_donor.stage_for,
     agent_life.drain,
     agent_life.quit_ranks,
     agent_session.connect,
@@ -200,9 +202,9 @@ _LIGHTHOUSE: dict[type[Any], Callable[[AgentState, Any, float], AgentState]] = {
     Base: agent_heal.base,
     Prepare: agent_plan.prepare,
     Ready: agent_plan.ready,
-    Stage: agent_heal.stage,
+    Stage: agent_donor.stage,
     Heal: agent_heal.heal,
-    Release: agent_heal.release,
+    Release: agent_donor.release,
     Leave: agent_life.leave,
     Holding: _holding,
 }

@@ -7,7 +7,7 @@ over the weights, so while it runs, and if it fails, the group stands nowhere an
 
 from __future__ import annotations
 
-from lighthouse.values import Base, Heal, Release, Source, Stage, Start
+from lighthouse.values import Base, Heal, Source, Start
 from replica.agent_plan import entered, go, planned, resolved, switched
 from replica.agent_state import (
     AgentState,
@@ -15,7 +15,6 @@ from replica.agent_state import (
     JoinPhase,
     Level,
     Seat,
-    Staging,
     Stand,
     abandoned,
     attached,
@@ -33,20 +32,14 @@ from replica.agent_values import Effect, ToRanks
 from replica.roster import place_of
 from replica.values import (
     Apply,
-    Drop,
     Fetch,
     FetchFailed,
     Held,
     Load,
     Loaded,
     LoadFailed,
-    StageFor,
     UpToDate,
 )
-
-_STAGINGS = 32
-"""Heals that a group is donor of at a time; an older one was forgotten by the lighthouse, and is dropped."""
-
 
 # ---- record: a base ------------------------------------------------------------------------------------------------
 
@@ -161,21 +154,6 @@ def _heal_failed(state: AgentState, reason: str) -> AgentState:
     return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
 
 
-# ---- record: a donor -----------------------------------------------------------------------------------------------
-
-
-def stage(state: AgentState, message: Stage, now: float) -> AgentState:
-    others = tuple(staging for staging in state.stagings if staging.heal != message.heal)
-    dropped = tuple(staging.heal for staging in others[: -_STAGINGS + 1])
-    new = Staging(heal=message.heal, donors=message.donors, now=message.now, entries=message.entries)
-    return put(state, stagings=(*others[-_STAGINGS + 1 :], new), drops=(*state.drops, *dropped))
-
-
-def release(state: AgentState, message: Release, now: float) -> AgentState:
-    kept = tuple(staging for staging in state.stagings if staging.heal != message.heal)
-    return put(state, stagings=kept, drops=(*state.drops, message.heal))
-
-
 # ---- rules ---------------------------------------------------------------------------------------------------------
 
 
@@ -270,19 +248,3 @@ def enter(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     state = entered(state, message.number, roster, place, start, now, message)
     go(state, message.rendezvous, effects)
     return state
-
-
-def stage_for(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
-    """Passes on what donors have to stage and to drop. `now` holds for a group in no step; else it names the heal."""
-    if not attached(state) or not (state.drops or any(not staging.told for staging in state.stagings)):
-        return state
-    for dropped in state.drops:
-        effects.append(ToRanks(message=Drop(heal=dropped)))
-    told = []
-    for staging in state.stagings:
-        if not staging.told:
-            at_once = staging.entries or (staging.now and not live(state))
-            effects.append(ToRanks(message=StageFor(heal=staging.heal, now=at_once, entries=staging.entries)))
-            staging = put(staging, told=True, staged=at_once)
-        told.append(staging)
-    return put(state, stagings=tuple(told), drops=())

@@ -20,6 +20,7 @@ from lighthouse.values import (
     Report,
     Welcome,
 )
+from replica import agent_donor
 from replica.agent_life import CONFIG, FAILED, FENCED
 from replica.agent_state import (
     AgentState,
@@ -82,6 +83,7 @@ def welcome(state: AgentState, message: Welcome, now: float) -> AgentState:
         incarnation=message.incarnation,
         starts=state.starts[session.starts_told :],
     )
+    state = agent_donor.served(state, message, now)
     if not message.join:
         return state
     entered = state.seat.generation

@@ -201,12 +201,14 @@ class Joining(Value, frozen=True):
 
 
 class Staging(Value, frozen=True):
-    """A heal that this group is a donor of."""
+    """A heal that this group is a donor of. until: it is over then, whether or not anybody says so; 0 for no limit"""
 
     heal: int
     donors: int
     now: bool
+    joiner: str = ""
     entries: bool = False
+    until: float = 0.0
     told: bool = False
     staged: bool = False
 

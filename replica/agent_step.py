@@ -7,6 +7,7 @@ calls give the same merged roll call in every group, so all that commit go on al
 from __future__ import annotations
 
 from lighthouse.values import Committed, EntryName, Start
+from replica import agent_donor
 from replica.agent_plan import not_opened, switched
 from replica.agent_state import (
     AgentState,
@@ -89,6 +90,7 @@ def _farewell(state: AgentState, merged: Merged, now: float, effects: list[Effec
 
 def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effect]) -> AgentState:
     seat, stand, leave = state.seat, state.stand, state.leave_after
+    state = agent_donor.joined(state) if seat.fresh else state
     staged = {
         staging.heal
         for staging in state.stagings

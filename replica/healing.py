@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from lighthouse.values import EntryName, Version
+from lighthouse.values import ROOT, EntryName, Version
 from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
@@ -62,6 +62,7 @@ class Healing:
         self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
+        self._reached: Version = ROOT
         self._staged: Snapshot | None = None
 
     def settle(self) -> None:
@@ -89,6 +90,14 @@ class Healing:
         if entry is None:
             raise ReplicaError(f"told to apply the entry from {name.start} to {name.end}, which is not held here")
         return entry
+
+    def reached(self, version: Version) -> None:
+        """The state is at `version` now, whichever way it came there: a held entry that leads here is of no use."""
+        with self._changed:
+            self._reached = version
+            for name in [name for name in self._held if name.end == version]:
+                del self._held[name]
+            self._changed.notify_all()
 
     def load(self, command: Load) -> Loaded | LoadFailed:
         """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed."""
@@ -176,7 +185,7 @@ class Healing:
                 return
             if entry is not None:
                 with self._changed:
-                    if self._turn == turn:
+                    if self._turn == turn and entry.name.end != self._reached:
                         self._held[entry.name] = entry
                 self._say_in_turn(turn, Held(name=entry.name, merged=entry.merged))
                 return

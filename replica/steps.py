@@ -369,6 +369,7 @@ class StepLoop:
             parts.gradients.write_back(entry.buckets, entry.presence)
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
         self._forget_sums()
+        parts.healing.reached(merged.end)
         self._stop = self._stop or merged.stop
         self._observe("applied")
         return merged

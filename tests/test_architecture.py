@@ -32,6 +32,7 @@ CORE = (
     "replica/roster.py",
     "replica/work.py",
     "replica/agent_core.py",
+    "replica/agent_donor.py",
     "replica/agent_heal.py",
     "replica/agent_life.py",
     "replica/agent_plan.py",

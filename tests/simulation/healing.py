@@ -111,6 +111,10 @@ class Healing:
         if turn != self._turn:
             return
         rank = self._rank
+        waits = any(name.end == message.version for name in self.held)
+        if waits and rank.book.version != message.version:  # the one before has not been taken yet
+            rank.later(0.01, self._fetch, message, turn, told)
+            return
         sources = [r for r in self._sources(message.sources) if not r.stopped]
         for source in sources:
             entry = source.healing.log.get(message.version)

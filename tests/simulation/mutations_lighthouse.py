@@ -292,4 +292,11 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _record(
         "the base of a cold start is read like any other", "state.history.begun(base", "state.history.extended(base"
     ),
+    # ---- heals that are over
+    _record(
+        "a digest that differs leaves its donor waiting",
+        "    state = release(state, group)\n    return with_(change",
+        "    return with_(change",
+    ),
+    _state("a donor is not told whom it serves", "    return tuple(sorted({*heals, *kept}))", "    return ()"),
 )

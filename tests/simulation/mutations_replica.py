@@ -14,6 +14,7 @@ _core = of("replica/agent_core.py")
 _roster = of("replica/roster.py")
 _rollcall = of("replica/rollcall.py")
 _batch = of("lighthouse/batch.py")
+_donor = of("replica/agent_donor.py")
 _work = of("replica/work.py")
 
 REPLICA: tuple[Mutation, ...] = (
@@ -184,4 +185,21 @@ REPLICA: tuple[Mutation, ...] = (
         "if not book.usable:",
     ),
     _work("the log is owed to nobody", "owed=tuple(sorted({*book.owed, *message.stage})),", "owed=book.owed,"),
+    # ---- donors
+    _donor("a new session ends no heal", "        elif staging.heal >= message.first_heal:\n", "        elif False:\n"),
+    _donor("a restarted lighthouse ends all heals", "staging.heal >= message.first_heal:", "True:"),
+    _donor(
+        "each new session gives a forgotten heal more time",
+        "until=staging.until or now + message.connect_s",
+        "until=now + message.connect_s",
+    ),
+    _donor("a joiner that took part is served on", "staging.staged and staging.joiner in members", "False"),
+    _donor("whoever joins ends all heals", "staging.staged and staging.joiner in members", "staging.staged"),
+    _step(
+        "every commit ends the heals of members",
+        "agent_donor.joined(state) if seat.fresh else state",
+        "agent_donor.joined(state)",
+    ),
+    _donor("a heal's time never ends", "0 < staging.until <= now]", "False]"),
+    _core("nobody wakes for the end of a heal", "[staging.until for staging in state.stagings if staging.until]", "[]"),
 )
