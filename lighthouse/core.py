@@ -133,9 +133,9 @@ def _state_of(state: RunState, group: Group, roles: dict[str, str]) -> str:
 def _detail(group: Group) -> str:
     if group.draining or group.leaving:
         return "draining"
-    if group.caught:
+    if group.caught and not group.way:
         return "caught up"
-    return f"heals from {group.donor}" if group.heal else ""
+    return f"heals from {group.donor}" if group.heal else group.way
 
 
 # ---- rules ---------------------------------------------------------------------------------------------------------

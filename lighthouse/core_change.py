@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_cold, core_keep
+from lighthouse import core_apart, core_cold, core_keep
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -82,9 +82,14 @@ def advance(state: RunState, now: float) -> RunState:
     state = with_(state, change=change)
     if waits:
         return held(state, Hold.REPORTS, "reports of " + ", ".join(waits[:8]), now)
+    if change.stalled and not change.probed:
+        return advance(core_apart.probe(state, now), now)
     if change.stalled:
         change = msgspec.structs.replace(change, stalled=False)
-        state = progressed(evict(with_(state, change=change), change.number), now)
+        together = state
+        state = core_apart.put_out(state)
+        state = evict(state, change.number) if state is together else state
+        state = progressed(with_(state, change=change), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
     is_cold = bool(state.cold) and standing is not None and hold in core_cold.HOLDS
@@ -116,7 +121,7 @@ def _awaited(state: RunState, change: Change, now: float) -> list[str]:
         if group is None or not group.live:
             if grace:
                 waits.append(name)
-        elif group.report.abandoned < change.number and not late:
+        elif not late and (group.report.abandoned < change.number or core_apart.awaits(state, group)):
             waits.append(name)
     if not state.gens:
         waits += [g.name for g in state.groups.values() if g.live and g.report.abandoned < change.number and not late]
@@ -131,7 +136,7 @@ def _members(state: RunState) -> list[tuple[str, int, bool]]:
 def stand(state: RunState, number: int) -> Standing | None:
     """Who has abandoned everything below `number` and stands in the history, or one entry behind its newest version."""
     reporters = [g for g in state.groups.values() if g.live and g.report.abandoned >= number]
-    reporters = core_cold.able(state, reporters)
+    reporters = core_cold.able(state, [g for g in reporters if not g.apart])
     if not reporters:
         return None
     newest = max(g.report.version for g in reporters)
@@ -230,8 +235,7 @@ def _few(groups: int) -> bool:
 
 
 def _form(state: RunState, change: Change, standing: Standing, now: float) -> RunState:
-    known = _roster(state, standing)
-    roster = limited(known, state.config.contributors_wanted, state.config.allowed_groups)
+    roster = _roster(state, standing)
     gen = new_gen(change.number, roster)
     if state.current is None or gen.members != state.current.members or state.hold not in (Hold.NONE, Hold.REPORTS):
         state = progressed(state, now)
@@ -264,8 +268,7 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
     for group in standing.behind:
         state = tell(state, "level", "by one entry", group.name)
     state = core_keep.keep(state, tuple(before.values()), gen, standing.on)
-    # A role may be again what members were told before it grew, and so not show in a difference: then it is told whole.
-    return _send_bases(state, gen, before if roster == known else {}, standing)
+    return _send_bases(state, gen, before, standing)
 
 
 def _lead(standing: Standing) -> Group:
@@ -274,32 +277,35 @@ def _lead(standing: Standing) -> Group:
 
 
 def _roster(state: RunState, standing: Standing) -> Roster:
-    """The members by name, too many contributors among them. Roles are those of the base version; who comes from
+    """The members by name. Roles are those of the base version, less contributors that are too many; who comes from
     outside is a newcomer."""
     groups = sorted((*standing.on, *standing.behind), key=lambda g: natural_key(g.name))
     if standing.version == ROOT:
-        return tuple(_member(g, Role.CONTRIBUTOR) for g in groups)
+        return _limited(state, [_member(g, Role.CONTRIBUTOR) for g in groups])
     roles: dict[tuple[str, int], Role] = {}
     for gen in state.gens:
         roles.update({(m.name, m.incarnation): m.role for m in gen.roster if gen is state.gens[0]})
     for group in standing.on:
         for member in group.report.promoted:
             roles[member.name, member.incarnation] = member.role
-    return tuple(_member(g, roles.get((g.name, g.incarnation), Role.NEWCOMER)) for g in groups)
+    return _limited(state, [_member(g, roles.get((g.name, g.incarnation), Role.NEWCOMER)) for g in groups])
+
+
+def _limited(state: RunState, roster: list[Member]) -> Roster:
+    return limited(roster, state.config.contributors_wanted, state.config.allowed_groups)
 
 
 def _member(group: Group, role: Role) -> Member:
     return Member(name=group.name, incarnation=group.incarnation, role=role, host=group.host)
 
 
-def _kept(standing: Standing, step_slots: int) -> dict[str, tuple[int, ...]]:
-    """Slots that members keep. Who comes back with slots that another answers for by now, or of a step that was dealt
-    in another size, keeps none of its own."""
+def _kept(standing: Standing) -> dict[str, tuple[int, ...]]:
+    """Slots that members keep. Who comes back with slots that another answers for by now keeps none of its own."""
     kept: dict[str, tuple[int, ...]] = {}
     taken: set[int] = set()
     for group in sorted(standing.on, key=lambda g: (-g.report.generation, natural_key(g.name))):
         answers = group.report.answers
-        if group.report.step_slots == step_slots and taken.isdisjoint(answers):
+        if taken.isdisjoint(answers):
             kept[group.name] = answers
             taken.update(answers)
     return kept
@@ -324,7 +330,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
     stop = _stopped(standing)
     step_slots = _step_slots(state, gen, standing)
     over = is_over(state, gen.version, stop)
-    deal = _deal(gen, 0 if over else step_slots, {} if over else _kept(standing, step_slots))
+    deal = _deal(gen, 0 if over else step_slots, {} if over else _kept(standing))
     first = member_group(state, gen.roster[0])
     rendezvous = first.rendezvous if first else ()
     changes: dict[int, RosterChange] = {number: roster_change(origin, gen.roster) for number, origin in before.items()}

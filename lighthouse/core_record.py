@@ -40,6 +40,7 @@ from lighthouse.values import (
     Beat,
     CaughtUp,
     Committed,
+    Contributed,
     Died,
     Drain,
     Failure,
@@ -48,6 +49,7 @@ from lighthouse.values import (
     HealFailed,
     Leave,
     Opened,
+    Probed,
     Report,
     Up,
     Version,
@@ -79,7 +81,7 @@ def record(state: RunState, event: Event, now: float) -> RunState:
 def _routine(event: Event) -> bool:
     """Whether `event` changes nothing that plans and heals depend on: so that a step costs the lighthouse little."""
     if isinstance(event, Said):
-        return isinstance(event.message, Beat | Committed | Opened)
+        return isinstance(event.message, Beat | Committed | Contributed | Opened)
     return isinstance(event, Tick)
 
 
@@ -138,12 +140,17 @@ def _from_lost(state: RunState, said: Said) -> RunState:
     return finish(state, said.message.version) if member and isinstance(said.message, Finished) else state
 
 
+APART_TRIES = 6
+"""So often, a little later each time, a group that is apart may try to come back by entries: about a minute."""
+
 _FOR_GOOD = Committed | Died | Drain | Finished | Goodbye
 
 
 def _message(state: RunState, group: Group, message: Up, now: float, late: bool = False) -> RunState:
     last = None if late else group.version
     match message:
+        case Probed():
+            return change_group(state, group, tried=message.number, unreached=message.unreached)
         case Beat():
             return _beat(state, group, message.version, now)
         case Report():
@@ -160,6 +167,8 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
         case Goodbye():
             state = tell(state, "left", message.reason, group.name)
             return forget(state, group, True, f"{group.name} left: {message.reason}", last)
+        case Contributed():
+            return _contributed(state, group, message)
         case Drain():
             state = tell(state, "drain", "", group.name) if not group.draining else state
             return change_group(state, group, draining=True)
@@ -190,7 +199,9 @@ def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     donor = state.groups.get(group.donor) if group.heal else None
     # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
     digest = donor.digest if donor is not None and donor.version == version else -group.incarnation
-    return change_group(state, group, caught=True, loading=False, version=version, heal_failures=0, digest=digest)
+    return change_group(
+        state, group, caught=True, loading=False, apart=False, version=version, heal_failures=0, digest=digest
+    )
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:
@@ -240,10 +251,21 @@ def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) 
     failures = group.heal_failures + 1
     wait_s = min(2.0 ** (failures - 1), 60.0)
     state = tell(state, "heal_failed", failed.reason, group.name, failures=failures)
-    state = release(state, group)
+    # Who is apart cannot have got there: that says nothing of what is kept for it.
+    if not (group.apart and failures <= APART_TRIES and any(k.heal == group.heal for k in state.kept)):
+        state = release(state, group)
     if is_member(state.current, group):  # the others wait for it in a generation that it cannot enter
         state = with_(state, trouble=state.trouble or f"{group.name} cannot enter: {failed.reason}")
     return change_group(state, group, heal=0, heal_failures=failures, retry_s=now + wait_s, caught=False)
+
+
+def _contributed(state: RunState, group: Group, message: Contributed) -> RunState:
+    parts = {name: getattr(message, name) for name in message.__struct_fields__ if name != "warm"}
+    words = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in parts.items())
+    text = f"{sum(parts.values()):.1f} s after its {'warm' if message.warm else 'cold'} start"
+    told = {name: f"{seconds:.3f}" for name, seconds in parts.items()}
+    state = tell(state, "contributes", text, group.name, warm="yes" if message.warm else "no", **told)
+    return change_group(state, group, way=f"contributed {text}: {words}")
 
 
 def _committed(state: RunState, group: Group, done: Committed, now: float) -> RunState:

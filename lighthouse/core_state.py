@@ -27,7 +27,10 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    tried, unreached: the last change for which it has tried its peers, and those that it did not reach
+    apart: other members and it do not reach each other, so it is in no generation until it has caught up as a joiner
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
+    way: how long it took from its start to its first contribution, for people
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
     """
 
@@ -53,6 +56,10 @@ class Group(Value, frozen=True):
     heal_failures: int = 0
     retry_s: float = 0.0
     unlevelled: Version | None = None
+    tried: int = 0
+    unreached: tuple[str, ...] = ()
+    apart: bool = False
+    way: str = ""
 
     @property
     def live(self) -> bool:
@@ -95,6 +102,7 @@ class Change(Value, frozen=True):
     may have changed it since. Each is about one group, so while they are fewer, somebody is still awaited: a change of
     N members looks at all of them a few times only, not at every report.
     stalled: the generation at work made no progress, so those that others wait for are to be evicted
+    probed: its members were asked whether they reach each other
     """
 
     number: int
@@ -106,6 +114,7 @@ class Change(Value, frozen=True):
     awaited: int = 0
     heard: int = 0
     stalled: bool = False
+    probed: bool = False
 
 
 class Plan(Value, frozen=True):

@@ -225,7 +225,44 @@ class Goodbye(Message, frozen=True):
     reason: str
 
 
-Up = Hello | Beat | Report | Opened | Committed | Failure | Died | Drain | CaughtUp | HealFailed | Finished | Goodbye
+class Probed(Message, frozen=True):
+    """Answer to `Probe(number)`: whose ranks were not reached."""
+
+    number: int
+    unreached: tuple[str, ...] = ()
+
+
+class Contributed(Message, frozen=True):
+    """The group contributes for the first time since its ranks were started: seconds since then, by part.
+
+    The parts are those of `replica/agent_split.py`; warm: all ranks began in standbys
+    """
+
+    warm: bool
+    start_s: float
+    import_s: float
+    build_s: float
+    transfer_s: float
+    replay_s: float
+    switch_s: float
+
+
+Up = (
+    Hello
+    | Beat
+    | Report
+    | Opened
+    | Committed
+    | Failure
+    | Died
+    | Drain
+    | CaughtUp
+    | HealFailed
+    | Finished
+    | Goodbye
+    | Probed
+    | Contributed
+)
 
 
 # ---- lighthouse to group -------------------------------------------------------------------------------------------
@@ -348,4 +385,11 @@ class Holding(Message, frozen=True):
     reason: str
 
 
-Down = Welcome | Refused | Fenced | Abandon | Base | Prepare | Ready | Stage | Heal | Release | Leave | Holding
+class Probe(Message, frozen=True):
+    """Try whether the ranks of these groups can be reached, for change `number`; answered by Probed soon."""
+
+    number: int
+    targets: tuple[Source, ...] = ()
+
+
+Down = Welcome | Refused | Fenced | Abandon | Base | Prepare | Ready | Stage | Heal | Release | Leave | Holding | Probe

@@ -339,8 +339,42 @@ class Holding(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class Probe(_message.Message):
+    __slots__ = ("number", "targets")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    targets: _containers.RepeatedCompositeFieldContainer[Source]
+    def __init__(self, number: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+
+class Probed(_message.Message):
+    __slots__ = ("number", "unreached")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    unreached: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., unreached: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Contributed(_message.Message):
+    __slots__ = ("warm", "start_s", "import_s", "build_s", "transfer_s", "replay_s", "switch_s")
+    WARM_FIELD_NUMBER: _ClassVar[int]
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    IMPORT_S_FIELD_NUMBER: _ClassVar[int]
+    BUILD_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_S_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_S_FIELD_NUMBER: _ClassVar[int]
+    warm: bool
+    start_s: float
+    import_s: float
+    build_s: float
+    transfer_s: float
+    replay_s: float
+    switch_s: float
+    def __init__(self, warm: _Optional[bool] = ..., start_s: _Optional[float] = ..., import_s: _Optional[float] = ..., build_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., replay_s: _Optional[float] = ..., switch_s: _Optional[float] = ...) -> None: ...
+
 class GroupMessage(_message.Message):
-    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye")
+    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "probed", "contributed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +387,8 @@ class GroupMessage(_message.Message):
     HEAL_FAILED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    PROBED_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: Beat
     report: Report
@@ -365,10 +401,12 @@ class GroupMessage(_message.Message):
     heal_failed: HealFailed
     finished: Finished
     goodbye: Goodbye
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    probed: Probed
+    contributed: Contributed
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., probed: _Optional[_Union[Probed, _Mapping]] = ..., contributed: _Optional[_Union[Contributed, _Mapping]] = ...) -> None: ...
 
 class LighthouseMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "fenced", "abandon", "base", "prepare", "ready", "stage", "heal", "release", "leave", "holding")
+    __slots__ = ("welcome", "refused", "fenced", "abandon", "base", "prepare", "ready", "stage", "heal", "release", "leave", "holding", "probe")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -381,6 +419,7 @@ class LighthouseMessage(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     HOLDING_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refused: Refused
     fenced: Fenced
@@ -393,7 +432,8 @@ class LighthouseMessage(_message.Message):
     release: Release
     leave: Leave
     holding: Holding
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., abandon: _Optional[_Union[Abandon, _Mapping]] = ..., base: _Optional[_Union[Base, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., heal: _Optional[_Union[Heal, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ...) -> None: ...
+    probe: Probe
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., abandon: _Optional[_Union[Abandon, _Mapping]] = ..., base: _Optional[_Union[Base, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., heal: _Optional[_Union[Heal, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("run_id",)

@@ -6,6 +6,7 @@ are first asked for.
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +37,15 @@ _HOME = {
     "scale": "replica.apply",
 }
 
+imported_s: float
+"""When the first of these names was there: seconds of the monotonic clock. Not set before."""
+
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_HOME[name]), name)
+    globals().setdefault("imported_s", time.monotonic())
+    return value

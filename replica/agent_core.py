@@ -18,13 +18,18 @@ from lighthouse.values import (
     Holding,
     Leave,
     Prepare,
+    Probe,
     Ready,
     Refused,
     Release,
     Stage,
     Welcome,
 )
+<<<<<<< HEAD
 from replica import agent_donor, agent_heal, agent_life, agent_plan, agent_session, agent_step
+=======
+from replica import agent_heal, agent_life, agent_plan, agent_session, agent_split, agent_step
+>>>>>>> main
 from replica.agent_state import (
     AgentState,
     JoinPhase,
@@ -45,6 +50,7 @@ from replica.agent_values import (
     Effect,
     Event,
     LighthouseSaid,
+    PeersTried,
     RankExited,
     RankSaid,
     SessionClosed,
@@ -179,9 +185,11 @@ _RULES: tuple[Rule, ...] = (
     agent_donor.stage_for,
     agent_life.drain,
     agent_life.quit_ranks,
+    agent_session.try_peers,
     agent_session.connect,
     agent_session.greet,
     agent_session.tell,
+    agent_split.note,
     _give_notes,
 )
 """In this order: what was abandoned is said to ranks before any verdict, and reports go out after all verdicts."""
@@ -191,6 +199,7 @@ _SHELL: dict[type[Any], Callable[[AgentState, Any, float], AgentState]] = {
     DrainAsked: agent_life.drain_asked,
     RankExited: agent_life.exited,
     SessionOpened: agent_session.opened,
+    PeersTried: agent_session.peers_tried,
     SessionClosed: agent_session.closed,
 }
 
@@ -199,6 +208,7 @@ _LIGHTHOUSE: dict[type[Any], Callable[[AgentState, Any, float], AgentState]] = {
     Refused: agent_session.refused,
     Fenced: agent_session.fenced,
     Abandon: agent_session.abandon,
+    Probe: agent_session.probe,
     Base: agent_heal.base,
     Prepare: agent_plan.prepare,
     Ready: agent_plan.ready,

@@ -46,12 +46,14 @@ from replica.agent_values import (
     TookOver,
     ToRank,
     ToRanks,
+    TryPeers,
 )
 from replica.attach_server import AttachServer
 from replica.environment import RankEnvironment, write_environment
 from replica.lock import GroupLock
 from replica.output import Output
 from replica.ranks import Ranks, free_port, init_method, last_traceback
+from replica.reach import try_peers
 from replica.session_client import SessionClient
 from replica.standby import Standbys
 from replica.values import Commit, Quit, Raised, RankDown, RankUp
@@ -341,6 +343,9 @@ class AgentLoop:
     def _close_session(self, effect: CloseSession) -> None:
         self._session.close(effect.session)
 
+    def _try_peers(self, effect: TryPeers) -> None:
+        self._beside(try_peers(effect, self._deliver))
+
     def _ledger(self, effect: Ledger) -> None:
         if self._hands.ledger is not None:
             self._hands.ledger.append(msgspec.json.encode({"time_s": time.time(), **effect.line}))
@@ -377,6 +382,7 @@ _CARRY: dict[type[Any], Callable[[AgentLoop, Any], None]] = {
     StartRanks: AgentLoop._start_ranks,
     EndRanks: AgentLoop._end_ranks,
     OpenSession: AgentLoop._open_session,
+    TryPeers: AgentLoop._try_peers,
     CloseSession: AgentLoop._close_session,
     Ledger: AgentLoop._ledger,
     Say: AgentLoop._say,

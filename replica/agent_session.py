@@ -16,6 +16,8 @@ from lighthouse.values import (
     HealFailed,
     Hello,
     Opened,
+    Probe,
+    Probed,
     Refused,
     Report,
     Welcome,
@@ -38,7 +40,16 @@ from replica.agent_state import (
     version_told,
     welcomed,
 )
-from replica.agent_values import Effect, OpenSession, SessionClosed, SessionOpened, ToLighthouse, ToRanks
+from replica.agent_values import (
+    Effect,
+    OpenSession,
+    PeersTried,
+    SessionClosed,
+    SessionOpened,
+    ToLighthouse,
+    ToRanks,
+    TryPeers,
+)
 from replica.values import Abandoned, Patience
 
 _MASK = (1 << 64) - 1
@@ -124,6 +135,16 @@ def fenced(state: AgentState, message: Fenced, now: float) -> AgentState:
     return ending(state, now, FENCED, reason, kill=True, goodbye=False)
 
 
+def probe(state: AgentState, message: Probe, now: float) -> AgentState:
+    return put(state, probe=message)
+
+
+def peers_tried(state: AgentState, event: PeersTried, now: float) -> AgentState:
+    if event.unreached:
+        state = noted(state, "peers_not_reached", names=" ".join(event.unreached))
+    return put(state, probed=Probed(number=event.number, unreached=event.unreached))
+
+
 # ---- rules ---------------------------------------------------------------------------------------------------------
 
 
@@ -140,6 +161,14 @@ def tell_ranks(state: AgentState, now: float, effects: list[Effect]) -> AgentSta
         return state
     effects.append(ToRanks(message=Abandoned(number=state.floor)))
     return put(state, floor_told=state.floor)
+
+
+def try_peers(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
+    """Tries what the lighthouse asks about: it can see nobody's cables but its own."""
+    if state.probe is None:
+        return state
+    effects.append(TryPeers(number=state.probe.number, targets=state.probe.targets))
+    return put(state, probe=None)
 
 
 def connect(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
@@ -223,6 +252,8 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     if state.finished is not None and not (state.finish_heard or session.finished_told):
         said.append(ToLighthouse(message=Finished(version=state.finished)))
         session = put(session, finished_told=True)
+    if state.probed is not None:
+        said.append(ToLighthouse(message=state.probed))
     if state.report_due:
         said.append(ToLighthouse(message=report(state)))
     if now >= session.beat_at and state.terms is not None:
@@ -231,7 +262,7 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     if not said:
         return state
     effects.extend(said)
-    return put(state, session=session, joining=joining, failures=(), report_due=False)
+    return put(state, session=session, joining=joining, failures=(), probed=None, report_due=False)
 
 
 def report(state: AgentState) -> Report:

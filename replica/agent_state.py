@@ -22,6 +22,8 @@ from lighthouse.values import (
     Failure,
     Leave,
     Member,
+    Probe,
+    Probed,
     RosterChange,
     Source,
     Start,
@@ -74,10 +76,21 @@ class Cause(Value, frozen=True):
     misused: bool = False
 
 
+class Moments(Value, frozen=True):
+    """When the ranks of a life were how far, in seconds of the clock; 0.0: they are not."""
+
+    attached: float = 0.0
+    loaded: float = 0.0
+    caught_up: float = 0.0
+    contributed: float = 0.0
+    told: bool = False
+
+
 class Life(Value, frozen=True):
     """One start of the ranks. Tuples are by shard_rank.
 
     hands: slot in hand, counted in the run's order, -1 if none; marks: progress in the step in work
+    contributes: a step with slots of its own was committed
     last_key, alike, resume_at: the last life's failure, how often in a row, and when ranks may be started again
     knobs: what its ranks take their deadlines from
     """
@@ -90,6 +103,8 @@ class Life(Value, frozen=True):
     hands: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
     commits: int = 0
+    contributes: bool = False
+    moments: Moments = Moments()
     cause: Cause | None = None
     last_key: str = ""
     alike: int = 0
@@ -218,6 +233,7 @@ class AgentState(Value, frozen=True):
 
     held: by shard_rank, the entry from `stand.version` that lies verified in its memory; fetching: what ranks were told
     finished: the farewell completed at this version; finish_heard: the lighthouse has answered to that
+    probe, probed: whether peers are reached, asked and not tried yet; tried and not told yet
     failures: not told to the lighthouse yet; notes: ledger lines and log events not given out yet
     """
 
@@ -249,6 +265,8 @@ class AgentState(Value, frozen=True):
     finished: Version | None = None
     finish_heard: bool = False
     ending: Ending | None = None
+    probe: Probe | None = None
+    probed: Probed | None = None
     notes: tuple[Ledger | Say, ...] = ()
 
 

@@ -100,7 +100,7 @@ def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effe
         ledgered(state, _line(merged, stand.answers, stand.cursor)),
         stand=_moved(stand, merged),
         stagings=tuple(put(s, staged=True) if s.heal in staged else s for s in state.stagings),
-        life=put(state.life, commits=state.life.commits + 1),
+        life=put(state.life, commits=state.life.commits + 1, contributes=state.life.contributes or bool(stand.answers)),
     )
     state = promoted(state, merged)
     new = grown(seat.roster, state.seat.roster)

@@ -16,7 +16,7 @@ from enum import Enum
 import msgspec
 
 from lighthouse.deadlines import Knobs
-from lighthouse.values import Down, Message, Up, Value
+from lighthouse.values import Down, Message, Source, Up, Value
 from replica.values import RankDown, RankUp
 
 LedgerLine = dict[str, str | int | float | list[int]]
@@ -117,7 +117,14 @@ class DrainAsked(Message, frozen=True):
     """A person or a scheduler asked the group to leave (SIGTERM)."""
 
 
-Event = TookOver | SessionOpened | SessionClosed | LighthouseSaid | RankSaid | RankExited | DrainAsked
+class PeersTried(Message, frozen=True):
+    """What came of `TryPeers(number)`: whose ranks were not reached."""
+
+    number: int
+    unreached: tuple[str, ...] = ()
+
+
+Event = TookOver | SessionOpened | SessionClosed | LighthouseSaid | RankSaid | RankExited | DrainAsked | PeersTried
 
 
 # ---- effects: core to shell ----------------------------------------------------------------------------------------
@@ -160,6 +167,13 @@ class OpenSession(Message, frozen=True):
     session: int
 
 
+class TryPeers(Message, frozen=True):
+    """Try to reach the ranks of these groups: `PeersTried` follows."""
+
+    number: int
+    targets: tuple[Source, ...] = ()
+
+
 class CloseSession(Message, frozen=True):
     """Send what is queued on `session`, then close it."""
 
@@ -197,7 +211,19 @@ class Exit(Message, frozen=True):
     reason: str
 
 
-Effect = ToLighthouse | ToRank | ToRanks | StartRanks | EndRanks | OpenSession | CloseSession | Ledger | Say | Exit
+Effect = (
+    ToLighthouse
+    | ToRank
+    | ToRanks
+    | StartRanks
+    | EndRanks
+    | OpenSession
+    | TryPeers
+    | CloseSession
+    | Ledger
+    | Say
+    | Exit
+)
 
 
 class AgentHold(str, Enum):

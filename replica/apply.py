@@ -26,7 +26,8 @@ class Schedule(Protocol):
 class Update:
     """What a registered `apply` is given; `.grad` of every parameter holds the raw sum over all samples of the step.
 
-    In a step that is skipped (`merged.skip`) there are no gradients: only what counts steps moves.
+    (For the default apply: times its factor.) In a step that is skipped (`merged.skip`) there are no gradients: only
+    what counts steps moves.
     merged: the step's merged roll call: divide by `merged.tokens`; `merged.grad_norm` is the norm of the mean gradient
     gradients: this shard's local gradients, sharing memory with `.grad` (DTensors' local parts), in parameter order
     """
@@ -40,8 +41,9 @@ Apply = Callable[[Update], None]
 
 
 class DefaultApply:
-    """Divides by tokens, clips by the norm that all groups agree on, steps the optimizer, then the schedule.
+    """Steps the optimizer, then the schedule, on gradients divided by tokens and clipped by the norm that all agree on.
 
+    `factor` does both, for whoever puts the gradients into `.grad`: they need no pass of their own then.
     A skipped step leaves weights and optimizer alone and still moves the schedule, so that the learning rate stays a
     function of the step's number.
     """
@@ -53,20 +55,32 @@ class DefaultApply:
         self._scheduler = scheduler
         self._max_grad_norm = max_grad_norm
 
+    def factor(self, merged: Merged) -> float:
+        """What raw sums are to be multiplied with on their way into `.grad`."""
+        return mean_factor(merged, self._max_grad_norm)
+
     def __call__(self, update: Update) -> None:
         if not update.merged.skip:
-            scale(update, self._max_grad_norm)
             self._optimizer.step()
         if self._scheduler is not None:
             self._scheduler.step()
 
 
-@torch.no_grad()
-def scale(update: Update, max_grad_norm: float | None) -> None:
-    """Turns raw sums into the clipped mean gradient per token, in place: one factor for all, the same in all groups."""
-    merged = update.merged
+def raw_sums(_: Merged) -> float:
+    """The factor for an `apply` of the program's own: it is given raw sums."""
+    return 1.0
+
+
+def mean_factor(merged: Merged, max_grad_norm: float | None) -> float:
+    """What turns raw sums into the clipped mean gradient per token: one factor for all, the same in all groups."""
     factor = 1.0 / max(merged.tokens, 1)
     if max_grad_norm is not None and merged.grad_norm > max_grad_norm:
         factor *= max_grad_norm / merged.grad_norm
+    return factor
+
+
+@torch.no_grad()
+def scale(update: Update, max_grad_norm: float | None) -> None:
+    """Turns raw sums into the clipped mean gradient per token, in place, for an `apply` of the program's own."""
     if update.gradients:
-        torch._foreach_mul_(list(update.gradients), factor)
+        torch._foreach_mul_(list(update.gradients), mean_factor(update.merged, max_grad_norm))

@@ -17,10 +17,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+import replica
 from lighthouse.auth import read_token, token_metadata
 from lighthouse.batch import BatchPolicy
 from lighthouse.deadlines import derive
-from replica.apply import Apply, DefaultApply
+from replica.apply import Apply, DefaultApply, raw_sums
 from replica.attach import AgentLink
 from replica.buckets import ScratchPool
 from replica.communicator import Opening, Rendezvous
@@ -143,6 +144,9 @@ class Assembly:
                 rendezvous=self.rendezvous.address,
                 weights=self.server.address,
                 digest=digest(self.parts.state),
+                begun_s=self.environment.begun_s,
+                imported_s=vars(replica).get("imported_s", 0.0),
+                warm=self.environment.warm,
             )
         )
 
@@ -203,13 +207,15 @@ def assemble(
     limits = TransferLimits.of(derive(environment.knobs))
     server = WeightServer(environment.bind, token.encode(), log, limits=limits, lock=socket_lock())
     link, healing, communicators = _connect(options, environment, token, model, gradients, state, log, server)
+    default = DefaultApply(optimizer, scheduler, options.max_grad_norm)
     parts = Parts(
         model=model,
         gradients=gradients,
         hooks=Hooks(gradients, overlap=options.overlap),
         pool=ScratchPool(gradients.layout),
         state=state,
-        apply=apply or DefaultApply(optimizer, scheduler, options.max_grad_norm),
+        apply=apply or default,
+        factor=raw_sums if apply else default.factor,
         log=log,
         healing=healing,
         communicators=communicators,

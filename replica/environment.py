@@ -7,6 +7,7 @@ taken fails and is started again with another. `BELLROCK_INIT_METHOD` has no suc
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,10 @@ class RankEnvironment:
     """For `init_process_group` of the in-group process group: a "file://" URL of this life alone."""
     master_port: int = 0
     """A port that was free on `bind` when the rank was started, for torch's `env://`."""
+    begun_s: float = 0.0
+    """When the rank's program began to run, in seconds of the host's monotonic clock; 0.0 if that was not told."""
+    warm: bool = False
+    """It began in a standby."""
     knobs: Knobs = Knobs()
     """What this rank's deadlines follow from, until its agent says otherwise."""
 
@@ -58,13 +63,16 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
         raise NotARankError(
             f"{', '.join(missing)} not set: start this program with `bellrock group … -- COMMAND`, which sets it"
         )
-    fields: dict[str, str | int] = {field: environ[name] for name, field in _TEXTS.items() if name in environ}
+    fields: dict[str, str | float] = {field: environ[name] for name, field in _TEXTS.items() if name in environ}
     for name, field in _NUMBERS.items():
         if name in environ:
             try:
                 fields[field] = int(environ[name])
             except ValueError:
                 raise NotARankError(f"{name} is {environ[name]!r}: it must be a whole number") from None
+    begun_s, _, how = environ.get(BEGUN_VARIABLE, "").partition(" ")
+    with contextlib.suppress(ValueError):
+        fields["begun_s"], fields["warm"] = float(begun_s), how == "warm"
     return RankEnvironment(**fields, knobs=_knobs(environ.get(_DEADLINES, "")))  # type: ignore[arg-type]
 
 
@@ -106,5 +114,7 @@ _NUMBERS = {
     "MASTER_PORT": "master_port",
 }
 _OPTIONAL = {"BELLROCK_BIND", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"}
+BEGUN_VARIABLE = "BELLROCK_BEGUN"
+"""Set by whoever runs a rank's program, just before: seconds of the monotonic clock, and "cold" or "warm"."""
 OF_ONE_LIFE = frozenset({"BELLROCK_AGENT", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"})
 """Variables that differ from one start of the ranks to the next."""

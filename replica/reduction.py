@@ -50,6 +50,7 @@ class Reduction:
         self._tensors = tuple(tensors)
         self._filled = [False] * len(gradients.parameters)
         self._missing = [len(b.parameters) for b in gradients.layout.buckets]
+        self._at_once = [b.device.type == "cpu" for b in gradients.layout.buckets]
         self._present = [False] * len(gradients.parameters)
         self._communicator: Communicator | None = None
         self._pendings: list[Pending] = []
@@ -61,14 +62,23 @@ class Reduction:
         self._communicator = communicator
 
     def fill(self, parameter: int) -> None:
-        """Copies the gradient of parameter number `parameter`, final for this attempt, and launches what is complete.
+        """The gradient of parameter number `parameter` is final for this attempt: launches what is complete with it.
 
+        A bucket in host memory is copied at once, when its last gradient has come: copies one by one cost more than the
+        bytes. Where there are streams each is copied on the stream of its hook, before anything else may touch it.
         For hooks: never raises. `failure` tells what went wrong.
         """
         try:
             if self._failure is None:
-                self._fill([parameter])
-                self._launch()
+                bucket = self._gradients.layout.places[parameter].bucket
+                again = self._note(parameter, bucket)
+                complete = self._missing[bucket] == 0
+                if again or not self._at_once[bucket]:
+                    self._copy([parameter])
+                elif complete:
+                    self._copy(self._gradients.layout.buckets[bucket].parameters)
+                if complete:
+                    self._launch()
         except BaseException as failure:  # noqa: B036 whatever it is, a hook must not let it out
             self._failure = failure
 
@@ -83,7 +93,7 @@ class Reduction:
         """
         if self._failure is not None and not isinstance(self._failure, CommunicatorLost):
             raise self._failure
-        self._fill([parameter for parameter, filled in enumerate(self._filled) if not filled])
+        self._complete()
         counts = self._tensors[-1]
         counts.copy_(torch.tensor(self._present, dtype=torch.int32))
         self._gradients.add_over_shards(self._tensors)
@@ -112,18 +122,30 @@ class Reduction:
         presence = tuple(bool(n) for n in self._tensors[-1].tolist())
         return Reduced(buckets=buckets, presence=presence, grad_sq=float(total))
 
-    def _fill(self, parameters: Sequence[int]) -> None:
-        for parameter in parameters:
-            if self._filled[parameter] and self.launched(parameter):
+    def _note(self, parameter: int, bucket: int) -> bool:
+        """Takes note that a gradient is there; whether it was before, and has changed."""
+        if self._filled[parameter]:
+            if self.launched(parameter):
                 raise ReplicaError(
                     f"the gradient of {self._gradients.names[parameter]} was completed twice in one backward, after it "
                     "had been sent: give Replica(overlap=False)"
                 )
+            return True
+        self._filled[parameter] = True
+        self._missing[bucket] -= 1
+        return False
+
+    def _complete(self) -> None:
+        """Copies all buckets that are not complete from `.grad`, and all that might have been copied too early."""
+        for bucket, layout in enumerate(self._gradients.layout.buckets):
+            if bucket >= len(self._pendings):
+                self._copy(layout.parameters)
+                self._missing[bucket] = 0
+        self._filled = [True] * len(self._filled)
+
+    def _copy(self, parameters: Sequence[int]) -> None:
         for parameter, present in zip(parameters, self._gradients.copy_out(parameters, self._tensors), strict=True):
             self._present[parameter] = present
-            if not self._filled[parameter]:
-                self._filled[parameter] = True
-                self._missing[self._gradients.layout.places[parameter].bucket] -= 1
 
     def _launch(self) -> None:
         """Launches buckets as far as they are complete, in order; those of unsharded parameters after the flush."""

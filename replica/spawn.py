@@ -13,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 PR_SET_PDEATHSIG = 1
 CANNOT_RUN = 127
@@ -25,6 +26,7 @@ def _become(agent_pid: int, command: list[str]) -> None:
         os._exit(CANNOT_RUN)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would hand that on
         signal.signal(number, signal.SIG_DFL)
+    os.environ["BELLROCK_BEGUN"] = f"{time.monotonic()} cold"  # see environment.py, which is not to be imported here
     try:
         os.execvp(command[0], command)
     except OSError as error:

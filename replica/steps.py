@@ -78,6 +78,8 @@ class Parts:
     pool: ScratchPool
     state: TrainingState
     apply: ApplyFunction
+    factor: Callable[[Merged], float]
+    """What reduced gradients are multiplied with on their way into `.grad`."""
     log: EntryLog
     healing: Healing
     communicators: Communicators
@@ -366,7 +368,7 @@ class StepLoop:
         if merged.skip:
             parts.gradients.drop()
         else:
-            parts.gradients.write_back(entry.buckets, entry.presence)
+            parts.gradients.write_back(entry.buckets, entry.presence, parts.factor(merged))
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
         self._forget_sums()
         parts.healing.reached(merged.end)

@@ -86,7 +86,11 @@ class Work(Value, frozen=True):
 
 
 class Attach(Message, frozen=True):
-    """First message of a rank: it has built its model and serves entries; setup as in Hello."""
+    """First message of a rank: it has built its model and serves entries; setup as in Hello.
+
+    begun_s, imported_s: when its program began to run, and had imported this library, in seconds of the host's
+    monotonic clock; 0.0 where that is not known. warm: it began in a standby
+    """
 
     shard_rank: int
     pid: int
@@ -94,6 +98,9 @@ class Attach(Message, frozen=True):
     rendezvous: str
     weights: str
     digest: int
+    begun_s: float = 0.0
+    imported_s: float = 0.0
+    warm: bool = False
 
 
 class Mark(Message, frozen=True):

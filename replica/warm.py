@@ -162,10 +162,12 @@ def _run(program: list[str], code) -> None:  # type: ignore[no-untyped-def]
 
 def _become(descriptor: int, imports: list[str], program: list[str]) -> None:
     import os
+    import time
 
     command, environ, changed = _wait(descriptor, imports)
     os.environ.clear()
     os.environ.update(environ)
+    os.environ["BELLROCK_BEGUN"] = f"{time.monotonic()} {'cold' if changed else 'warm'}"  # see environment.py
     sys.orig_argv[:] = command
     try:
         code = None if changed else _compiled(program)

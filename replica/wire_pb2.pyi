@@ -70,7 +70,7 @@ class Work(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., place: _Optional[int] = ..., size: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., digest: _Optional[bool] = ..., farewell: _Optional[bool] = ..., step_slots: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("shard_rank", "pid", "setup", "rendezvous", "weights", "digest")
+    __slots__ = ("shard_rank", "pid", "setup", "rendezvous", "weights", "digest", "begun_s", "imported_s", "warm")
     class SetupEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,13 +84,19 @@ class Attach(_message.Message):
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_S_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_S_FIELD_NUMBER: _ClassVar[int]
+    WARM_FIELD_NUMBER: _ClassVar[int]
     shard_rank: int
     pid: int
     setup: _containers.ScalarMap[str, str]
     rendezvous: str
     weights: str
     digest: int
-    def __init__(self, shard_rank: _Optional[int] = ..., pid: _Optional[int] = ..., setup: _Optional[_Mapping[str, str]] = ..., rendezvous: _Optional[str] = ..., weights: _Optional[str] = ..., digest: _Optional[int] = ...) -> None: ...
+    begun_s: float
+    imported_s: float
+    warm: bool
+    def __init__(self, shard_rank: _Optional[int] = ..., pid: _Optional[int] = ..., setup: _Optional[_Mapping[str, str]] = ..., rendezvous: _Optional[str] = ..., weights: _Optional[str] = ..., digest: _Optional[int] = ..., begun_s: _Optional[float] = ..., imported_s: _Optional[float] = ..., warm: _Optional[bool] = ...) -> None: ...
 
 class Mark(_message.Message):
     __slots__ = ("kind", "step", "slot")

@@ -156,7 +156,7 @@ class Script:
         for shard_rank in range(2):
             self.rank(shard_rank, attach(shard_rank, **setup))
 
-    def meets(self, join: bool = False, incarnation: int = 1, contributors_wanted: int = 0) -> Hello:
+    def meets(self, join: bool = False, incarnation: int = 1, contributors_wanted: int = 0, **more: Any) -> Hello:
         """The session opens, hello is said and answered."""
         assert isinstance(self.last(OpenSession), OpenSession)
         self.does(SessionOpened(session=self.state.session.number))
@@ -168,12 +168,13 @@ class Script:
                 contributors_wanted=contributors_wanted,
                 first_number=1,
                 join=join,
+                **more,
             )
         )
         return hello
 
-    def begins(self, join: bool = False, **welcome: Any) -> Script:
-        self.attaches()
+    def begins(self, join: bool = False, setup: dict[str, str] | None = None, **welcome: Any) -> Script:
+        self.attaches(**setup or {})
         self.meets(join=join, **welcome)
         return self
 
@@ -211,10 +212,10 @@ class Script:
         seat = self.state.seat
         assert seat.work is not None
         if not deal:
-            deal = [() for _ in seat.roster] if seat.work.farewell else default_deal(seat.roster)
+            deal = [() for _ in seat.roster] if seat.work.farewell else default_deal(seat.roster, seat.work.step_slots)
         record = Record(generation=seat.generation, version=self.version, tokens=10, loss_sum=1.0, grad_sq=4.0)
         record = msgspec.structs.replace(record, **fields)
-        rows = [pack(msgspec.structs.replace(record, slots=own), SLOTS) for own in deal]
+        rows = [pack(msgspec.structs.replace(record, slots=own), seat.work.step_slots) for own in deal]
         return RollCall(generation=seat.generation, step=self.version.step, records=b"".join(rows))
 
     def holds(self, merged: Merged) -> list[Effect]:
@@ -268,16 +269,16 @@ def attach(shard_rank: int, **setup: str) -> Attach:
     return Attach(
         shard_rank=shard_rank,
         pid=1,
-        setup={"slots": str(SLOTS), "steps": "100", **setup},
+        setup={"steps": "100", **({} if "slots_per_group" in setup else {"slots": str(SLOTS)}), **setup},
         rendezvous=f"a:{shard_rank}",
         weights=f"a:{shard_rank}",
         digest=7,
     )
 
 
-def default_deal(roster: Sequence[Member]) -> list[tuple[int, ...]]:
+def default_deal(roster: Sequence[Member], slots: int = SLOTS) -> list[tuple[int, ...]]:
     """An even deal of the slots over the contributors."""
-    return [share(tuple(roster), place, SLOTS) for place in range(len(roster))]
+    return [share(tuple(roster), place, slots) for place in range(len(roster))]
 
 
 def closes(script: Script, reason: str = "cut") -> list[Effect]:

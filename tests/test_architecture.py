@@ -37,6 +37,7 @@ CORE = (
     "replica/agent_life.py",
     "replica/agent_plan.py",
     "replica/agent_session.py",
+    "replica/agent_split.py",
     "replica/agent_state.py",
     "replica/agent_step.py",
     "replica/agent_values.py",

@@ -83,9 +83,18 @@ def judge(records: Records) -> list[Row]:
         ("microbatches computed twice", f"{twice} of {computed}", computed > 0 and twice == 0),
         ("slots in exactly one sum", wrong[0] if wrong else f"all {steps * records.config.slots}", not wrong),
         ("full strength again", back_words, returned is not None),
+        ("where that time went", _way_words(records), None),
         ("digests of weights and optimizer", _digest_words(records.digests), equal),
         ("exit codes of the groups", _exit_words(records.exits), not any(records.exits.values())),
     ]
+
+
+def _way_words(records: Records) -> str:
+    """By part, the seconds from the new start of the victim's ranks to their first contribution."""
+    ways = [one for one in records.happened if one.kind == "contributes" and one.group == records.victim]
+    parts = ways[-1].fields if ways and ways[-1].time_s > records.killed_s > 0 else {}
+    names = ("start", "import", "build", "transfer", "replay", "switch")
+    return "\n".join(f"{name:<9}{float(parts[f'{name}_s']):6.2f} s" for name in names if parts)
 
 
 def _digest_words(digests: Mapping[str, tuple[str, ...]]) -> str:

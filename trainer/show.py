@@ -28,6 +28,7 @@ STYLES = {
     "heal_again": "yellow",
     "heal_failed": "yellow",
     "caught_up": "yellow",
+    "contributes": "bold green",
     "hold": "magenta",
     "finished": "bold green",
 }

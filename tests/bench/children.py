@@ -114,7 +114,7 @@ class BellrockRun:
         self.address = f"127.0.0.1:{free_port()}"
         self.token_file = self.folder / "token"
         port, store = self.address.rpartition(":")[2], str(self.folder / "lighthouse.db")
-        own = ["--port", port, "--store", store, "--stall-floor-s", "3600", *self._access()]
+        own = ["--port", port, "--store", store, "--stall-patience-s", "3600", *self._access()]
         children.start(f"{key}.lighthouse", [*_cli("lighthouse"), *own, *lighthouse_flags])
         children.until(lambda: "listening" in children.log(f"{key}.lighthouse"), "the lighthouse listens")
 

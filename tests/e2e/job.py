@@ -61,6 +61,11 @@ def draw(samples: Sequence[int]) -> torch.Tensor:
     return torch.stack([torch.rand(8, generator=torch.Generator().manual_seed(i)) for i in samples])
 
 
+def counted(samples: Sequence[int]) -> list[int]:
+    """Places of the samples that count in an uneven run: between none and all of a slot's, whichever they are."""
+    return [place for place, sample in enumerate(samples) if sample % 5 < 2 + sample // 300]
+
+
 def loss(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     """Sum of squared errors."""
     return ((model(inputs) - inputs.sum(1, keepdim=True).sin()) ** 2).sum()
@@ -156,10 +161,12 @@ class Job:
                 if flags.raise_at == step.number and self.group == flags.die_group:
                     raise RuntimeError("the user's own mistake")
                 self.read(slot.number, samples)
+                if flags.uneven:
+                    inputs = inputs[counted(samples)]
                 loss_sum = loss(model, inputs)
                 time.sleep(flags.delay_s)
                 loss_sum.register_hook(lambda grad, at=step.number: self.observe("backward", at))
-                step.backward(loss_sum, len(samples))
+                step.backward(loss_sum, len(inputs))
             step.apply()
             if flags.dump:
                 self.write(model, self.out / "steps" / f"{step.number}.npy")
@@ -210,6 +217,7 @@ def main() -> None:
     parser.add_argument("--wait-file", default="")
     parser.add_argument("--slots-per-group", type=int, default=0)
     parser.add_argument("--samples", type=int, default=0)
+    parser.add_argument("--uneven", action="store_true")
     parser.add_argument("--keep-last", action="store_true")
     parser.add_argument("--data", choices=["map", "stream", ""], default="")
     parser.add_argument("--stream-length", type=int, default=1 << 60)

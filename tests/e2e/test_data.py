@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from e2e.cluster import Cluster
-from e2e.job import SAMPLES, build, draw, loss, optimizers
+from e2e.job import SAMPLES, build, counted, draw, loss, optimizers
 
 from replica.data_plan import DataPlan
 from trainer.evidence import commits
@@ -53,13 +53,15 @@ def check_samples(run: Cluster, samples_of: Callable[[int], Sequence[int]]) -> l
     return [size for _, size, _ in history(run)]
 
 
-def trained(sizes: Sequence[int], samples_of: Callable[[int], Sequence[int]]) -> numpy.ndarray:
-    """Weights after a plain loop over steps of these sizes."""
+def trained(sizes: Sequence[int], samples_of: Callable[[int], Sequence[int]], uneven: bool = False) -> numpy.ndarray:
+    """Weights after a plain loop over steps of these sizes: the mean over whatever samples counted in them."""
     model = build(32)
     optimizer, scheduler = optimizers(model)
     cursor = 0
     for size in sizes:
         samples = [sample for slot in range(cursor, cursor + size) for sample in samples_of(slot)]
+        if uneven:
+            samples = [samples[place] for place in counted(samples)]
         (loss(model, draw(samples)) / len(samples)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -84,7 +86,7 @@ def test_an_elastic_batch_follows_its_groups(cluster: Callable[..., Cluster], al
     run = cluster("--groups-wanted", "3", "--allowed-groups", allowed)
     run.lighthouse()
     for name in ("g0", "g1", "g2"):
-        run.group(name, *DELAY, "--slots-per-group", "2", "--die", "backward@4", "--die-group", "g0")
+        run.group(name, *DELAY, "--slots-per-group", "2", "--uneven", "--die", "backward@4", "--die-group", "g0")
     run.until(lambda: "signal 9" in run.log("g0"), "g0 has died")
     run.until_contributing("g0", 2)
     (run.out / "enough").touch()
@@ -94,7 +96,54 @@ def test_an_elastic_batch_follows_its_groups(cluster: Callable[..., Cluster], al
     assert sizes[:5] == [6] * 5, "the step in which g0 dies keeps its size"
     assert sizes[5] == alone and sizes[-1] == 6 and sorted(set(sizes)) == [alone, 6]
     assert not run.recomputed("g1") and not run.recomputed("g2")
-    check_weights(run, ["g0", "g1", "g2"], trained(sizes, PLAN.samples))
+    check_weights(run, ["g0", "g1", "g2"], trained(sizes, PLAN.samples, uneven=True))
+
+
+def test_a_batch_that_does_not_divide_stays_as_large(cluster: Callable[..., Cluster]) -> None:
+    """Seven slots over three groups of two shards, then over two, then over three; each slot has tokens of its own."""
+    run = cluster("--groups-wanted", "3")
+    run.lighthouse()
+    for name in ("g0", "g1", "g2"):
+        die = ("--die", "backward@4", "--die-group", "g0", "--die-shard", "1")
+        run.group(name, *DELAY, "--slots", "7", "--uneven", "--fsdp", *die, shards=2)
+    run.until_contributing("g0", 2)
+    (run.out / "enough").touch()
+    for name in ("g0", "g1", "g2"):
+        assert run.wait_exit(name) == 0, run.logs()
+    plan = DataPlan(seed=3, length=SAMPLES, slot_size=4, shards=2)
+    sizes = check_samples(run, lambda slot: plan.share(slot, 0))
+    assert set(sizes) == {7}
+    deals = [sorted(map(len, summed.values())) for _, _, summed in history(run)]
+    assert deals[:4] == [[2, 2, 3]] * 4 and [3, 4] in deals and deals[-1] == [2, 2, 3]
+    check_weights(run, ["g0", "g1", "g2"], trained(sizes, plan.samples, uneven=True))
+
+
+def consumed(run: Cluster) -> dict[int, list[int]]:
+    """What the run's committed steps consumed: the samples of each slot of the run, as its contributor read them."""
+    read: dict[int, list[int]] = {}
+    for path in run.out.glob("*.0.samples"):
+        read |= dict(map(json.loads, path.read_text().splitlines()))
+    return {cursor + slot: read[cursor + slot] for cursor, size, _ in history(run) for slot in range(size)}
+
+
+@pytest.mark.parametrize("at", ["backward@5", "voted@5", "apply@5"])
+def test_a_loss_in_the_last_step_changes_nothing_of_what_is_consumed(cluster: Callable[..., Cluster], at: str) -> None:
+    """All agree on the last step though one is killed in it; the same data as in a run that nothing happened to."""
+    samples = ("--data", "map", "--samples", str(4 * 6 * 6))
+    alone = cluster()
+    alone.lighthouse()
+    alone.group("g0", *samples)
+    assert alone.wait_exit("g0") == 0, alone.logs()
+    run = cluster("--groups-wanted", "3")
+    run.lighthouse()
+    for name in ("g0", "g1", "g2"):
+        run.group(name, *DELAY, *samples, "--die", at, "--die-group", "g1")
+    assert run.wait_exit("g0") == run.wait_exit("g2") == 0, run.logs()
+    assert "signal 9" in run.log("g1")
+    assert len(history(alone)) == len(history(run)) == 6, "the data is through after six steps"
+    check_samples(run, PLAN.samples)
+    assert consumed(run) == consumed(alone) and len(consumed(run)) == 36
+    check_weights(run, ["g0", "g2"], trained([6] * 6, PLAN.samples))
 
 
 def stream(number: int) -> list[int]:

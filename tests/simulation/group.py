@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lighthouse.deadlines import Knobs
-from lighthouse.values import Fenced
+from lighthouse.values import Fenced, Source
 from replica.agent_core import decide, new_agent, record, wake_at
 from replica.agent_state import AgentState
 from replica.agent_values import (
@@ -23,6 +23,7 @@ from replica.agent_values import (
     Ledger,
     LighthouseSaid,
     OpenSession,
+    PeersTried,
     RankExited,
     RankSaid,
     Say,
@@ -33,6 +34,7 @@ from replica.agent_values import (
     TookOver,
     ToRank,
     ToRanks,
+    TryPeers,
 )
 from replica.values import Attach
 from simulation.network import CLOSED, UP, Stream
@@ -180,6 +182,9 @@ class Group:
             case OpenSession(session=session):
                 self._session = session
                 self.world.engine.after(self.world.network.delay() * 2, self._connect, session, self.born)
+            case TryPeers(number=number, targets=targets):
+                away = tuple(target.name for target in targets if self._is_cut_from(target))
+                self.world.engine.after(2.0 if away else 0.01, self._peers_tried, self.born, number, away)
             case CloseSession():
                 if self._stream is not None:
                     self._stream.close(UP)
@@ -188,6 +193,14 @@ class Group:
                 self._exit(code, reason)
             case Ledger() | Say():
                 pass
+
+    def _is_cut_from(self, target: Source) -> bool:
+        ranks = (self.world.addresses.get(address) for address in target.weights)
+        return any(rank and self.world.network.apart(self.label, rank.group.label) for rank in ranks)
+
+    def _peers_tried(self, born: int, number: int, away: tuple[str, ...]) -> None:
+        if self.agent is not None and born == self.born:
+            self.event(PeersTried(number=number, unreached=away))
 
     def _start_s(self) -> float:
         return self.world.spec.start_s * self.world.engine.chance("starts").uniform(0.8, 1.2)

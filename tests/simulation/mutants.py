@@ -26,10 +26,11 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from simulation.mutation import Mutation, Rotten, mutated
+from simulation.mutations_data import DATA
 from simulation.mutations_lighthouse import LIGHTHOUSE
 from simulation.mutations_replica import REPLICA
 
-MUTATIONS = (*LIGHTHOUSE, *REPLICA)
+MUTATIONS = (*LIGHTHOUSE, *REPLICA, *DATA)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -42,10 +43,10 @@ LIMIT_S = 900.0
 """A mutant that makes a test hang is killed by that."""
 
 _UNIT = {
-    "lighthouse/core": ("unit/test_lighthouse_core*.py",),
+    "lighthouse/batch": ("unit/test_batch.py",),
+    "lighthouse/core": ("unit/test_lighthouse_core*.py", "unit/test_core.py"),
     "lighthouse/history": ("unit/test_history.py",),
     "lighthouse/deal": ("unit/test_deal.py",),
-    "lighthouse/batch": ("unit/test_batch.py", "unit/test_roster.py"),
     "replica/agent_": ("unit/test_agent_*.py",),
     "replica/roster": ("unit/test_roster.py",),
     "replica/rollcall": ("unit/test_rollcall.py",),

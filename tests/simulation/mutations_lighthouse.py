@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutation import Mutation, of
 
 _core = of("lighthouse/core.py")
+_apart = of("lighthouse/core_apart.py")
 _change = of("lighthouse/core_change.py")
 _evidence = of("lighthouse/core_evidence.py")
 _heal = of("lighthouse/core_heal.py")
@@ -113,8 +114,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _change(
         "a silent member is awaited for ever",
-        "change.number and not late:\n            waits",
-        "change.number:\n            waits",
+        "elif not late and (group.report",
+        "elif (group.report",
     ),
     _change("the wish to stop is forgotten", "    stop = _stopped(standing)\n", "    stop = False\n"),
     # ---- what is known of generations
@@ -254,6 +255,16 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "    if any(keeping.heal == group.heal",
         "    if not any(keeping.heal != 0",
     ),
+    # ---- who does not reach whom
+    _apart("the one that most reach is put out", "name = max(lacks,", "name = min(lacks,"),
+    _apart("only who complains is blamed", "                    lacks[other].add(group.name)\n", ""),
+    _apart("answers of older changes count", "group.tried == state.change.number:", "group.tried:"),
+    _apart("answers are not waited for", "and change.stalled and group.tried < change.number", "and group.tried < 0"),
+    _apart("everybody lacks whoever was put out", "            others.discard(name)\n", "            pass\n"),
+    _change("who is apart is taken back at once", "[g for g in reporters if not g.apart]", "reporters"),
+    _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
+    _apart("a joiner that is put out stays caught up", "apart=True, caught=False,", "apart=True,"),
+    _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),
     # ---- history and deals
     _history(
         "a version of the base's step",

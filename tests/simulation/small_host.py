@@ -22,6 +22,7 @@ from replica.agent_values import (
     Exit,
     LighthouseSaid,
     OpenSession,
+    PeersTried,
     RankExited,
     RankSaid,
     SessionClosed,
@@ -31,6 +32,7 @@ from replica.agent_values import (
     TookOver,
     ToRank,
     ToRanks,
+    TryPeers,
 )
 from replica.values import Attach
 from simulation.small_rank import Thread
@@ -171,6 +173,8 @@ class Machine:
                 self._put(made=made, conn=1000 * (self.host.index + 1) + made)
                 self.out("open", self.host.conn)
                 self._queue.append(SessionOpened(session=session))
+            case TryPeers(number=number):  # no cable is ever cut here
+                self._queue.append(PeersTried(number=number))
             case CloseSession():
                 self._put(conn=0)
                 self.out("close")

@@ -74,6 +74,7 @@ def test_surplus_becomes_spare_at_a_base_and_comes_back_by_promotion() -> None:
     assert roles(limited(roster(C, N, C, C), 0, (1, 2, 4))) == [C, N, C, S]
     assert roles(filled(roster(C, C, S, S), 0, (1, 2, 4))) == [C, C, C, C]
     assert roles(filled(roster(C, C, S, N), 0, (1, 2, 4))) == [C, C, S, N]
+    assert roles(filled(roster(C, N, S, S), 0, (1, 2, 4))) == [C, N, C, S]
     assert limited(lost_one, 0, ()) == filled(lost_one, 0, ()) == lost_one
 
 

@@ -7,7 +7,22 @@ from typing import Any
 from lighthouse.core import decide, new_run, record, wake_at
 from lighthouse.core_state import RunState
 from lighthouse.core_values import Effect, EndRun, Hold, RunConfig, Said, SaidHello, Send, Started, StoreRecord, Tick
-from lighthouse.values import ROOT, Base, Committed, Died, Failure, Heal, Hello, Leave, Report, Start, Up, Version
+from lighthouse.values import (
+    ROOT,
+    Base,
+    Committed,
+    Died,
+    Failure,
+    Heal,
+    Hello,
+    Leave,
+    Probe,
+    Probed,
+    Report,
+    Start,
+    Up,
+    Version,
+)
 
 
 class Told:
@@ -124,6 +139,8 @@ def stalled(*marks: int) -> Told:
     told.waits(1.6)
     for name, mark in zip(names, marks, strict=True):
         told.reports(name, at, generation=at.generation, mark=mark)
+    for name in names:
+        told.says(name, *(Probed(number=probe.number) for probe in told.sent(name, Probe)))
     return told
 
 

@@ -57,7 +57,7 @@ def test_reduced_gradients_are_the_local_sums_and_absent_ones_stay_absent() -> N
     assert reduced.presence == tuple(not n.startswith("unused") for n in gradients.names)
     assert reduced.grad_sq == pytest.approx(sum(float(g.double().square().sum()) for g in wanted.values()))
     gradients.drop()
-    gradients.write_back(reduced.buckets, reduced.presence)
+    gradients.write_back(reduced.buckets, reduced.presence, 1.0)
     for name, parameter in model.named_parameters():
         if name in wanted:
             assert parameter.grad is not None and torch.equal(parameter.grad, wanted[name])
@@ -109,6 +109,28 @@ def test_a_gradient_that_is_completed_again_after_it_was_sent_is_an_error_not_a_
         reduction.flush()
 
 
+def test_a_gradient_that_changes_before_its_bucket_is_sent_is_sent_as_it_is_then() -> None:
+    model, gradients = made()
+    first = gradients.layout.buckets[0].parameters
+    later = next(bucket.parameters for bucket in gradients.layout.buckets[1:])
+    reduction = Reduction(gradients, gradients.layout.allocate())
+    reduction.over(SoloCommunicator(1))
+    once(model)
+    for parameter in later:
+        reduction.fill(parameter)
+    assert not reduction.launched(later[0]), "it waits for the first bucket"
+    once(model)
+    for parameter in (*later, *first):
+        reduction.fill(parameter)
+    assert reduction.launched(later[0])
+    reduction.flush()
+    reduced = reduction.finish(SoloCommunicator(1), lambda: None)
+    for parameter in later:
+        grad = gradients.local(parameter)
+        wanted = torch.zeros(gradients.layout.places[parameter].numel) if grad is None else grad.flatten()
+        assert torch.equal(gradients.layout.view(reduced.buckets, parameter), wanted)
+
+
 def test_a_gradient_that_fires_repeatedly_is_left_to_the_flush() -> None:
     model, gradients = made()
     hooks = Hooks(gradients, overlap=True)
@@ -135,7 +157,10 @@ def test_clipping_does_not_reach_what_an_entry_holds() -> None:
     reduction.flush()
     reduced = reduction.finish(SoloCommunicator(1), lambda: None)
     before = [b.clone() for b in reduced.buckets]
-    gradients.write_back(reduced.buckets, reduced.presence)
+    gradients.write_back(reduced.buckets, reduced.presence, 0.25)
+    assert model.out.weight.grad is not None
+    at = gradients.names.index("out.weight")
+    assert torch.equal(model.out.weight.grad.flatten(), gradients.layout.view(reduced.buckets, at) * 0.25)
     for grad in gradients.locals():
         grad.mul_(0.1)
     assert all(torch.equal(a, b) for a, b in zip(before, reduced.buckets, strict=True))
@@ -148,6 +173,14 @@ def test_the_norm_is_finite_iff_all_elements_are(bad: float) -> None:
     values[2_999_999] = bad
     assert not torch.isfinite(squared_norm(values))
     assert float(squared_norm(torch.empty(0))) == 0.0
+
+
+def test_the_norm_of_usual_gradients_is_that_of_wide_ones() -> None:
+    values = torch.randn(300_000, generator=torch.Generator().manual_seed(1)) * 1e-3
+    wanted = float(values.double().square().sum())
+    assert float(squared_norm(values)) == pytest.approx(wanted, rel=1e-6)
+    assert float(squared_norm(values.double())) == pytest.approx(wanted, rel=1e-12)
+    assert float(squared_norm(values.bfloat16())) == pytest.approx(wanted, rel=1e-2)
 
 
 def test_models_differ_by_names_shapes_dtypes_and_what_is_trained() -> None:

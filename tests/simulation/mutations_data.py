@@ -1,0 +1,95 @@
+"""Mistakes about the size of steps, who is dealt slots, and where the data ends, each in one line."""
+
+from __future__ import annotations
+
+from simulation.mutation import Mutation, of
+
+_batch = of("lighthouse/batch.py")
+_change = of("lighthouse/core_change.py")
+_plan = of("lighthouse/core_plan.py")
+_lighthouse = of("lighthouse/core_state.py")
+_state = of("replica/agent_state.py")
+_step = of("replica/agent_step.py")
+_agent_plan = of("replica/agent_plan.py")
+_session = of("replica/agent_session.py")
+_roster = of("replica/roster.py")
+
+DATA: tuple[Mutation, ...] = (
+    # ---- the policy
+    _batch("an elastic batch does not grow", "self.slots * max(contributors, 1) if self.elastic", "self.slots if self"),
+    _batch("the last step goes beyond the data", "min(whole, self.data_slots - cursor)", "whole"),
+    _batch("a part of a batch is made of what is left", "(self.slots if self.drop_last else 1)", "1"),
+    _batch("the last whole batch is dropped", "self.data_slots - cursor < (", "self.data_slots - cursor <= ("),
+    _batch("one fewer than allowed", "if count <= most), default", "if count < most), default"),
+    _batch("all counts are allowed", "for count in allowed if", "for count in () if"),
+    _batch("one contributor too many stays", "if over > 0 and", "if over > 1 and"),
+    _batch("the first are demoted", "    for member in reversed(roster):", "    for member in roster:"),
+    _batch(
+        "a place is free for somebody who may not take it",
+        "free = contributors_of(len(roles) - roles.count(Role.NEWCOMER), wanted",
+        "free = contributors_of(len(roles), wanted",
+    ),
+    # ---- the lighthouse
+    _change(
+        "the size of whoever comes first",
+        "return max(standing.on, key=lambda g: (g.report.step_slots > 0, g.report.generation))",
+        "return standing.on[0]",
+    ),
+    _change(
+        "who does not know the size is asked",
+        "key=lambda g: (g.report.step_slots > 0, g.report.generation)",
+        "key=lambda g: g.report.generation",
+    ),
+    _change("a step shrinks with its groups", "return _lead(standing).report.step_slots or batch", "return batch"),
+    _change("the size of the step is not told", "            step_slots=step_slots,\n", ""),
+    _change(
+        "roles at a base are not limited",
+        "return limited(roster, state.config.contributors_wanted, state.config.allowed_groups)",
+        "return tuple(roster)",
+    ),
+    _lighthouse("a demotion does not show", "old = set(gen.told) & set(gen.roster)", "old = set(gen.told)"),
+    _change("a lost store begins anew", "g.report.generation > 0 or g.report.version.step > 0 for", "False for"),
+    _change(
+        "a change counts against the patience",
+        "progress_s=state.progress_s + now - change.since_s",
+        "progress_s=state.progress_s",
+    ),
+    _plan(
+        "a plan has too many contributors",
+        "    wanted = limited(wanted, config.contributors_wanted, config.allowed_groups)\n",
+        "",
+    ),
+    _plan("nobody takes a leaver's place", "wanted = filled(wanted,", "wanted = limited(wanted,"),
+    # ---- the agent
+    _step(
+        "the size of the step before is reported",
+        "        answers=(),\n        step_slots=0,\n",
+        "        answers=(),\n",
+    ),
+    _step("a roll call of the usual size", "slots=seat.work.step_slots,", "slots=state.batch.slots,"),
+    _step(
+        "promoted beyond what is allowed",
+        "promote(seat.roster, merged, wanted, allowed)",
+        "promote(seat.roster, merged, wanted)",
+    ),
+    _step(
+        "the switch is told at the cursor before",
+        "version=merged.end, cursor=state.stand.cursor)",
+        "version=merged.end, cursor=stand.cursor)",
+    ),
+    _state("the data is always at its beginning", "contributors(roster), stand.cursor)", "contributors(roster), 0)"),
+    _state(
+        "every member brings slots",
+        "state.batch.step_slots(contributors(roster), ",
+        "state.batch.step_slots(len(roster), ",
+    ),
+    _agent_plan(
+        "the base's size is not heard", "step_slots=base.step_slots or work.step_slots)", "step_slots=work.step_slots)"
+    ),
+    _agent_plan(
+        "the start of a switch has no cursor", "version=stand.version, cursor=stand.cursor)", "version=stand.version)"
+    ),
+    _session("the size is not reported", "step_slots=stand.step_slots if stand.usable else 0", "step_slots=0"),
+    # ---- rosters and roll calls
+    _roster("nobody is promoted", "    after = filled(after, contributors_wanted, allowed)\n", ""),
+)
