@@ -25,11 +25,7 @@ from lighthouse.values import (
     Stage,
     Welcome,
 )
-<<<<<<< HEAD
-from replica import agent_donor, agent_heal, agent_life, agent_plan, agent_session, agent_step
-=======
-from replica import agent_heal, agent_life, agent_plan, agent_session, agent_split, agent_step
->>>>>>> main
+from replica import agent_donor, agent_heal, agent_life, agent_plan, agent_session, agent_split, agent_step
 from replica.agent_state import (
     AgentState,
     JoinPhase,

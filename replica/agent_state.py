@@ -32,7 +32,7 @@ from lighthouse.values import (
     Welcome,
 )
 from replica.agent_values import AgentConfig, Effect, Ledger, LedgerLine, Say
-from replica.roster import Roster, contributors, share
+from replica.roster import Roster
 from replica.values import Attach, Fetch, Held, Loaded, Work
 
 UNUSABLE = Version(-1, 0)
@@ -381,22 +381,3 @@ def ending(state: AgentState, now: float, code: int, reason: str, **more: Any) -
     state = noted(state, "leaving", code=code, reason=reason)
     until = now + deadlines(state).quit_s
     return put(state, ending=Ending(code=code, reason=reason, until=until, **more), report_due=True)
-
-
-def work_at(state: AgentState, generation: int, roster: Roster, place: int, digest: bool) -> Work:
-    """The step after a commit, for the member at `place`: even deal, or the farewell. Place -1: wait for a verdict."""
-    stand = state.stand
-    farewell = stand.stop or stand.version.step >= state.steps
-    member = place >= 0
-    step_slots = state.batch.slots if farewell else state.batch.step_slots(contributors(roster), stand.cursor)
-    return Work(
-        generation=generation,
-        place=place,
-        size=len(roster) if member else 0,
-        version=stand.version,
-        cursor=stand.cursor,
-        slots=share(roster, place, step_slots) if member and not farewell else (),
-        step_slots=step_slots,
-        digest=digest and not farewell,
-        farewell=farewell,
-    )

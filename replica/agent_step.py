@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lighthouse.values import Committed, EntryName, Start
 from replica import agent_donor
-from replica.agent_plan import not_opened, switched
+from replica.agent_plan import not_opened, switched, work_at
 from replica.agent_state import (
     AgentState,
     Seat,
@@ -22,7 +22,6 @@ from replica.agent_state import (
     put,
     set_at,
     welcomed,
-    work_at,
 )
 from replica.agent_values import Effect, ToLighthouse, ToRanks
 from replica.rollcall import Invalid, merge

@@ -31,9 +31,7 @@ REPLICA: tuple[Mutation, ...] = (
         "abandoned(state, number + 1),\n        failures",
         "abandoned(state, number),\n        failures",
     ),
-    _state(
-        "the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"
-    ),
+    _plan("the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"),
     _step(
         "votes of another step count",
         "message.generation != seat.generation or message.step != state.stand.version.step:",
