@@ -42,7 +42,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from simulation.small_explore import Found, explore, replayed
@@ -103,11 +103,12 @@ def story(found: Found) -> str:
     return "\n".join([f"{found.spec.name}: {found.wrong}", *(f"  {line}" for line in lines), command])
 
 
-def explore_all(specs: Sequence[Spec], jobs: int, states: int = 1 << 40, seconds: float = 1e9) -> list[Found]:
-    """Explores worlds, each in one process, at most `jobs` at a time; the larger ones should come last."""
+def explore_all(specs: Sequence[Spec], jobs: int, states: int = 1 << 40, seconds: float = 1e9) -> Iterator[Found]:
+    """Explores worlds, each in one process, at most `jobs` at a time, and gives them in their order."""
     with ProcessPoolExecutor(jobs) as pool:
         waiting = [pool.submit(explore, spec, states, seconds) for spec in specs]
-        return [done.result() for done in waiting]
+        for done in waiting:
+            yield done.result()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,12 +125,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         moves = [tuple(int(w) if w.isdigit() else w for w in m.split()) for m in options.replay.split(";")]
         print("\n".join(replayed(specs[0], moves)))
         return 0
-    bad = 0
+    bad = states = 0
     for found in explore_all(specs, options.jobs, options.states, options.seconds):
         print(told(found), flush=True)
+        states += found.states
         if found.wrong:
             bad += 1
             print(story(found), flush=True)
+    print(f"{len(specs)} worlds, {states} states, {bad} broke a promise")
     return 1 if bad else 0
 
 
