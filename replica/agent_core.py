@@ -7,6 +7,7 @@ verdicts by the order of the calls, and after it has abandoned a generation it r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ from lighthouse.values import (
     Stage,
     Welcome,
 )
-from replica import agent_donor, agent_heal, agent_life, agent_plan, agent_session, agent_split, agent_step
+from replica import agent_heal, agent_life, agent_plan, agent_progress, agent_session, agent_split, agent_step
 from replica.agent_state import (
     AgentState,
     JoinPhase,
@@ -60,6 +61,7 @@ from replica.values import (
     Loaded,
     LoadFailed,
     Mark,
+    Moved,
     Raised,
     RankFailed,
     RankOpened,
@@ -118,12 +120,13 @@ def wake_at(state: AgentState, now: float) -> float | None:
         times.append(due if now < due else due + deadlines(state).quit_s)
     if welcomed(state):
         times.append(session.beat_at)
+        times.append(agent_progress.due_s(state))
     elif session.phase is SessionPhase.CLOSED and agent_session.wanted(state):
         times.append(session.retry_at)
     if state.terms is None and session.wanted_at is not None and attached(state) and state.ending is None:
         times.append(session.wanted_at + deadlines(state).welcome_s)
-    times += [staging.until for staging in state.stagings if staging.until]
-    return max(now, min(times)) if times else None
+    soonest = min(times, default=math.inf)
+    return max(now, soonest) if math.isfinite(soonest) else None
 
 
 def hold(state: AgentState, now: float) -> AgentHold:
@@ -177,14 +180,14 @@ _RULES: tuple[Rule, ...] = (
     agent_heal.enter,
     agent_heal.fetch,
     agent_plan.open_plans,
-    agent_donor.let_go,
-    agent_donor.stage_for,
+    agent_heal.stage_for,
     agent_life.drain,
     agent_life.quit_ranks,
     agent_session.try_peers,
     agent_session.connect,
     agent_session.greet,
     agent_session.tell,
+    agent_progress.tell,
     agent_split.note,
     _give_notes,
 )
@@ -208,9 +211,9 @@ _LIGHTHOUSE: dict[type[Any], Callable[[AgentState, Any, float], AgentState]] = {
     Base: agent_heal.base,
     Prepare: agent_plan.prepare,
     Ready: agent_plan.ready,
-    Stage: agent_donor.stage,
+    Stage: agent_heal.stage,
     Heal: agent_heal.heal,
-    Release: agent_donor.release,
+    Release: agent_heal.release,
     Leave: agent_life.leave,
     Holding: _holding,
 }
@@ -225,6 +228,7 @@ _RANK: dict[type[Any], Callable[[AgentState, int, Any, float], AgentState]] = {
     Held: agent_heal.held,
     UpToDate: agent_heal.up_to_date,
     FetchFailed: agent_heal.fetch_failed,
+    Moved: agent_progress.moved,
     Loaded: agent_heal.loaded,
     LoadFailed: agent_heal.load_failed,
 }

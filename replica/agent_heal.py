@@ -7,7 +7,7 @@ over the weights, so while it runs, and if it fails, the group stands nowhere an
 
 from __future__ import annotations
 
-from lighthouse.values import Base, Heal, Source, Start
+from lighthouse.values import Base, Heal, Release, Source, Stage, Start
 from replica.agent_plan import entered, go, planned, resolved, switched
 from replica.agent_state import (
     AgentState,
@@ -15,6 +15,7 @@ from replica.agent_state import (
     JoinPhase,
     Level,
     Seat,
+    Staging,
     Stand,
     abandoned,
     attached,
@@ -27,19 +28,25 @@ from replica.agent_state import (
     set_at,
     shown,
 )
-from replica.agent_step import applied
+from replica.agent_step import applied, staged_by
 from replica.agent_values import Effect, ToRanks
 from replica.roster import place_of
 from replica.values import (
     Apply,
+    Drop,
     Fetch,
     FetchFailed,
     Held,
     Load,
     Loaded,
     LoadFailed,
+    StageFor,
     UpToDate,
 )
+
+_STAGINGS = 32
+"""Heals that a group is donor of at a time; an older one was forgotten by the lighthouse, and is dropped."""
+
 
 # ---- record: a base ------------------------------------------------------------------------------------------------
 
@@ -64,7 +71,7 @@ def base(state: AgentState, message: Base, now: float) -> AgentState:
 
 def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     none = (None,) * state.config.shards
-    joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none)
+    joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none, moved=none)
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
@@ -136,22 +143,41 @@ def held(state: AgentState, shard_rank: int, message: Held, now: float) -> Agent
 def fetch_failed(state: AgentState, shard_rank: int, message: FetchFailed, now: float) -> AgentState:
     if state.fetching is None or message.version != state.stand.version or state.held[shard_rank] is not None:
         return state
-    return _stuck(state, f"rank {shard_rank} got no entry from {message.version}: {message.reason}")
+    reason = f"rank {shard_rank} got no entry from {message.version}: {message.reason}"
+    return _stuck(state, reason, message.behind)
 
 
-def _stuck(state: AgentState, reason: str) -> AgentState:
+def _stuck(state: AgentState, reason: str, behind: bool = False) -> AgentState:
     """The entry that is wanted cannot be had: the base is given up, or the heal."""
     if state.level is not None:
         return failed(state, state.level.base.number, reason)
-    return _heal_failed(state, reason)
+    return _heal_failed(state, reason, behind)
 
 
-def _heal_failed(state: AgentState, reason: str) -> AgentState:
+def _heal_failed(state: AgentState, reason: str, behind: bool = False) -> AgentState:
     joining = state.joining
     if joining is None:
         return state
     state = noted(state, "heal_failed", heal=joining.heal, reason=reason)
-    return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
+    failed = put(joining, phase=JoinPhase.FAILED, reason=reason, behind=behind, caught_up=False, told_in=0)
+    return put(state, joining=failed)
+
+
+# ---- record: a donor -----------------------------------------------------------------------------------------------
+
+
+def stage(state: AgentState, message: Stage, now: float) -> AgentState:
+    others = tuple(staging for staging in state.stagings if staging.heal != message.heal)
+    dropped = tuple(staging.heal for staging in others[: -_STAGINGS + 1])
+    new = Staging(
+        heal=message.heal, donors=message.donors, place=message.place, now=message.now, entries=message.entries
+    )
+    return put(state, stagings=(*others[-_STAGINGS + 1 :], new), drops=(*state.drops, *dropped))
+
+
+def release(state: AgentState, message: Release, now: float) -> AgentState:
+    kept = tuple(staging for staging in state.stagings if staging.heal != message.heal)
+    return put(state, stagings=kept, drops=(*state.drops, message.heal))
 
 
 # ---- rules ---------------------------------------------------------------------------------------------------------
@@ -204,8 +230,10 @@ def apply(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         return _stuck(put(state, held=(None,) * state.config.shards), "the ranks hold different entries")
     if name.end != wanted:
         return _stuck(put(state, held=(None,) * state.config.shards), f"the entry leads to {name.end}, not to {wanted}")
-    effects.append(ToRanks(message=Apply(name=name, cursor=state.stand.cursor + merged.slots)))
-    state = fresh_step(applied(state, merged), now)
+    state, staged = staged_by(state, merged)
+    effects.append(ToRanks(message=Apply(name=name, cursor=state.stand.cursor + merged.slots, stage=staged)))
+    # A joiner may have to lead on alone: what it told of itself must not be what it was before.
+    state = put(fresh_step(applied(state, merged), now), report_due=state.report_due or state.level is None)
     if merged.switch >= state.floor and state.level is None:
         return _follow_switch(state, merged.switch, now, effects)
     return state
@@ -248,3 +276,26 @@ def enter(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     state = entered(state, message.number, roster, place, start, now, message)
     go(state, message.rendezvous, effects)
     return state
+
+
+def stage_for(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
+    """Passes on what donors have to stage and to drop. `now` holds for a group in no step; else it names the heal."""
+    if not attached(state) or not (state.drops or any(not staging.told for staging in state.stagings)):
+        return state
+    for dropped in state.drops:
+        effects.append(ToRanks(message=Drop(heal=dropped)))
+    told = []
+    for staging in state.stagings:
+        if not staging.told:
+            at_once = staging.entries or (staging.now and not live(state))
+            asked = StageFor(
+                heal=staging.heal,
+                now=at_once,
+                place=staging.place,
+                donors=staging.donors,
+                entries=staging.entries,
+            )
+            effects.append(ToRanks(message=asked))
+            staging = put(staging, told=True, staged=at_once)
+        told.append(staging)
+    return put(state, stagings=tuple(told), drops=())

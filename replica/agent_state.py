@@ -24,6 +24,7 @@ from lighthouse.values import (
     Member,
     Probe,
     Probed,
+    Progress,
     RosterChange,
     Source,
     Start,
@@ -33,7 +34,7 @@ from lighthouse.values import (
 )
 from replica.agent_values import AgentConfig, Effect, Ledger, LedgerLine, Say
 from replica.roster import Roster
-from replica.values import Attach, Fetch, Held, Loaded, Work
+from replica.values import Attach, Fetch, Held, Loaded, Moved, Work
 
 UNUSABLE = Version(-1, 0)
 """What a group reports as its version while a load is under way or has failed: it stands nowhere."""
@@ -201,8 +202,9 @@ class Level(Value, frozen=True):
 class Joining(Value, frozen=True):
     """A heal of this group.
 
-    up_to_date: by shard_rank, the version that its source had nothing newer than
+    up_to_date, moved: by shard_rank, the version that its sources had nothing newer than, and how much it has loaded
     told_in: session in which the lighthouse was told that it has caught up, or that it failed
+    progress: told last, the next time at `progress_at` or later
     """
 
     heal: int
@@ -213,17 +215,20 @@ class Joining(Value, frozen=True):
     caught_up: bool = False
     told_in: int = 0
     reason: str = ""
+    behind: bool = False
+    moved: tuple[Moved | None, ...] = ()
+    progress: Progress | None = None
+    progress_at: float = 0.0
 
 
 class Staging(Value, frozen=True):
-    """A heal that this group is a donor of. until: it is over then, whether or not anybody says so; 0 for no limit"""
+    """A heal that this group is a donor of."""
 
     heal: int
     donors: int
+    place: int
     now: bool
-    joiner: str = ""
     entries: bool = False
-    until: float = 0.0
     told: bool = False
     staged: bool = False
 
@@ -366,11 +371,8 @@ def abandoned(state: AgentState, number: int) -> AgentState:
 def failed(state: AgentState, number: int, reason: str, named: tuple[str, ...] = ()) -> AgentState:
     """With generation `number` given up here: it is abandoned, and the lighthouse is to be told."""
     state = noted(state, "generation_failed", generation=shown(state, number), reason=reason)
-    state = put(
-        abandoned(state, number + 1),
-        failures=(*state.failures, Failure(number=number, reason=reason, named=named)),
-        report_due=True,
-    )
+    failures = (*state.failures, Failure(number=number, reason=reason, named=named))
+    state = put(abandoned(state, number + 1), failures=failures, report_due=True)
     return put(state, seat=put(state.seat, failed=reason))
 
 

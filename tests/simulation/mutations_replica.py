@@ -9,12 +9,12 @@ _step = of("replica/agent_step.py")
 _plan = of("replica/agent_plan.py")
 _heal = of("replica/agent_heal.py")
 _life = of("replica/agent_life.py")
+_progress = of("replica/agent_progress.py")
 _session = of("replica/agent_session.py")
 _core = of("replica/agent_core.py")
 _roster = of("replica/roster.py")
 _rollcall = of("replica/rollcall.py")
 _batch = of("lighthouse/batch.py")
-_donor = of("replica/agent_donor.py")
 _work = of("replica/work.py")
 
 REPLICA: tuple[Mutation, ...] = (
@@ -28,8 +28,8 @@ REPLICA: tuple[Mutation, ...] = (
     _state("a base outlives what abandons it", "level=state.level if keeps_level else None,", "level=state.level,"),
     _state(
         "the generation that failed is still voted for",
-        "abandoned(state, number + 1),\n        failures",
-        "abandoned(state, number),\n        failures",
+        "abandoned(state, number + 1), failures",
+        "abandoned(state, number), failures",
     ),
     _plan("the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"),
     _step(
@@ -182,22 +182,13 @@ REPLICA: tuple[Mutation, ...] = (
         "if not book.usable or message.work.version != book.version:",
         "if not book.usable:",
     ),
-    _work("the log is owed to nobody", "owed=tuple(sorted({*book.owed, *message.stage})),", "owed=book.owed,"),
-    # ---- donors
-    _donor("a new session ends no heal", "        elif staging.heal >= message.first_heal:\n", "        elif False:\n"),
-    _donor("a restarted lighthouse ends all heals", "staging.heal >= message.first_heal:", "True:"),
-    _donor(
-        "each new session gives a forgotten heal more time",
-        "until=staging.until or now + message.connect_s",
-        "until=now + message.connect_s",
+    _work("the log is owed to nobody", "owed=tuple(sorted({*book.owed, *heals})),", "owed=book.owed,"),
+    _work(
+        "a heal is named without room for it",
+        "for heal in book.heals if heal in ready), 0)",
+        "for heal in book.heals), 0)",
     ),
-    _donor("a joiner that took part is served on", "staging.staged and staging.joiner in members", "False"),
-    _donor("whoever joins ends all heals", "staging.staged and staging.joiner in members", "staging.staged"),
-    _step(
-        "every commit ends the heals of members",
-        "agent_donor.joined(state) if seat.fresh else state",
-        "agent_donor.joined(state)",
-    ),
-    _donor("a heal's time never ends", "0 < staging.until <= now]", "False]"),
-    _core("nobody wakes for the end of a heal", "[staging.until for staging in state.stagings if staging.until]", "[]"),
+    _heal("a donor that levels does not stage", "+ merged.slots, stage=staged)", "+ merged.slots)"),
+    _progress("progress is told at every chunk", "if seen is None or now < due_s(state):", "if seen is None:"),
+    _session("nobody hears of a heal from its joiner", "heal=joining.heal if joining is not None else 0,", "heal=0,"),
 )
