@@ -126,8 +126,16 @@ class Healing:
         self._expected: dict[int, _Expected] = {}
         self._staged: Snapshot | None = None
 
-    def settle(self) -> None:
-        """Makes the state readable and writable: parameters sharded, copies for others before what is done next."""
+    def settle(self, becomes: Version | None = None) -> None:
+        """Makes the state readable and writable: parameters sharded, copies for others before what is done next.
+
+        becomes: the version that it is about to be at, whoever made it: a held entry that leads there is of no use
+        """
+        if becomes is not None:
+            with self._changed:
+                self._reached = becomes
+                self._held = {name: entry for name, entry in self._held.items() if name.end != becomes}
+                self._changed.notify_all()
         for module in self._modules:
             module.reshard()
         if self._staged is not None:
@@ -151,14 +159,6 @@ class Healing:
         if entry is None:
             raise ReplicaError(f"told to apply the entry from {name.start} to {name.end}, which is not held here")
         return entry
-
-    def reached(self, version: Version) -> None:
-        """The state is at `version` now, whichever way it came there: a held entry that leads here is of no use."""
-        with self._changed:
-            self._reached = version
-            for name in [name for name in self._held if name.end == version]:
-                del self._held[name]
-            self._changed.notify_all()
 
     def load(self, command: Load, each: Callable[[], None] | None = None) -> Loaded | LoadFailed:
         """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed.

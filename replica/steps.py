@@ -346,7 +346,7 @@ class StepLoop:
         parts, merged = self._parts, entry.merged
         self._observe("apply")
         parts.log.keep(entry)
-        parts.healing.settle()
+        parts.healing.settle(merged.end)
         self._watch.charge(Part.OWN)
         if merged.skip:
             parts.gradients.drop()
@@ -356,7 +356,6 @@ class StepLoop:
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
         self._watch.charge(Part.APPLY)
         self._forget_sums()
-        parts.healing.reached(merged.end)
         self._stop = self._stop or merged.stop
         self._observe("applied")
         return merged

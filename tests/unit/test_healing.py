@@ -112,7 +112,7 @@ def test_an_entry_that_leads_to_a_step_committed_here_keeps_nobody_waiting(late:
         healing.fetch(Fetch(version=Version(4, 3), sources=sources))
         if not late:
             assert said.get(timeout=DEADLINE_S) == Held(name=entry(4).name, merged=entry(4).merged)
-        healing.reached(Version(5, 3))
+        healing.settle(Version(5, 3))
         for step in (4, 5):
             donor.keep(entry(step))
         if late:
