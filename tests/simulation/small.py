@@ -51,10 +51,10 @@ from simulation.small_host import Spec
 ALL = ("crash", "host", "break", "slow")
 
 NORMAL = (
-    Spec(name="two-crash", groups=2, faults=1, kinds=("crash",)),
     Spec(name="three-harm-restart-orderly", faults=1, restarts=1, kinds=ALL, delays=0),
     Spec(name="three-harm-delay", faults=1, kinds=ALL, delays=1),
     Spec(name="two-break", groups=2, steps=1, faults=1, kinds=("break", "slow")),
+    Spec(name="two-crash", groups=2, steps=1, faults=1, kinds=("crash",)),
     Spec(name="three-restart-delay", restarts=1, kinds=(), delays=1),
     Spec(name="two-shards", groups=2, shards=2, steps=1, faults=1, kinds=("crash",), returns=False),
     Spec(name="two-forming", groups=2, steps=1, faults=1, kinds=("crash", "host"), formed=False, returns=False),
@@ -67,6 +67,7 @@ PROOF = (
     Spec(name="three-gone", steps=1, faults=1, kinds=("crash", "host"), returns=False),
     Spec(name="three-restart-delays", restarts=1, kinds=(), delays=3),
     Spec(name="three-harm-delays", faults=1, kinds=ALL, delays=2),
+    Spec(name="two-crash-longer", groups=2, faults=1, kinds=("crash",)),
     Spec(name="two-all", groups=2, faults=1, kinds=ALL),
     Spec(name="two-gone-restart", groups=2, faults=2, restarts=1, kinds=("crash", "host"), returns=False),
     Spec(name="three-harm-restart-delay", faults=1, restarts=1, kinds=ALL, delays=1),
