@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from lighthouse.values import EntryName, Version
+from lighthouse.values import ROOT, EntryName, Version
 from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
@@ -118,6 +118,7 @@ class Healing:
         self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
+        self._reached: Version = ROOT
         self._heal = 0
         self._wanted = 0
         self._loading = Cancel()
@@ -125,8 +126,16 @@ class Healing:
         self._expected: dict[int, _Expected] = {}
         self._staged: Snapshot | None = None
 
-    def settle(self) -> None:
-        """Makes the state readable and writable: parameters sharded, copies for others before what is done next."""
+    def settle(self, becomes: Version | None = None) -> None:
+        """Makes the state readable and writable: parameters sharded, copies for others before what is done next.
+
+        becomes: the version that it is about to be at, whoever made it: a held entry that leads there is of no use
+        """
+        if becomes is not None:
+            with self._changed:
+                self._reached = becomes
+                self._held = {name: entry for name, entry in self._held.items() if name.end != becomes}
+                self._changed.notify_all()
         for module in self._modules:
             module.reshard()
         if self._staged is not None:
@@ -284,7 +293,7 @@ class Healing:
                 return
             if entry is not None:
                 with self._changed:
-                    if self._turn == turn:
+                    if self._turn == turn and entry.name.end != self._reached:
                         self._held[entry.name] = entry
                 self._say_in_turn(turn, Held(name=entry.name, merged=entry.merged))
                 return

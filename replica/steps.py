@@ -345,7 +345,7 @@ class StepLoop:
         parts, merged = self._parts, entry.merged
         self._observe("apply")
         parts.log.keep(entry)
-        parts.healing.settle()
+        parts.healing.settle(merged.end)
         self._watch.charge(Part.OWN)
         if merged.skip:
             parts.gradients.drop()
