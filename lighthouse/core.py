@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_change, core_cold, core_heal, core_plan, core_stall
+from lighthouse import core_change, core_cold, core_heal, core_pause, core_plan, core_stall
 from lighthouse.core_evidence import forget
 from lighthouse.core_hello import without_conn
 from lighthouse.core_progress import progress_text
@@ -77,6 +77,7 @@ def wake_at(state: RunState, now: float) -> float | None:
         times.append(state.check_s + state.paused_s)
     if state.change is not None:
         times += [state.change.until_s, state.started_s + state.config.lease_s + state.paused_s]
+        times += [core_pause.until_s(state, now)] if state.hold is Hold.PAUSE else []
     elif state.finished is None and not state.ended:
         times.append(core_stall.due_s(state))
     if state.plan is not None and not state.plan.ready:
@@ -176,6 +177,9 @@ def _change(state: RunState, now: float) -> RunState:
     if not state.trouble and core_stall.is_stalled(state, now):
         text = f"no step was committed for {core_stall.patience_s(state):.1f} s"
         state = with_(state, trouble=text)
+    joiners = "" if state.trouble else core_pause.wanted(state, now)
+    if joiners:
+        state = with_(state, trouble=f"a pause: {joiners} is to load")
     if state.trouble:
         return core_change.advance(core_change.begin(state, state.trouble, now), now)
     if not state.gens and _may_form(state, now):
@@ -197,7 +201,7 @@ def _may_form(state: RunState, now: float) -> bool:
 
 def _drain_idle(state: RunState) -> RunState:
     """Who wants to drain and takes part in nothing, or is held up by others, leaves at once."""
-    held = state.change is not None and state.hold not in (Hold.NONE, Hold.REPORTS)
+    held = state.change is not None and state.hold not in (Hold.NONE, Hold.REPORTS, Hold.PAUSE)
     for group in list(state.groups.values()):
         idle = held or not takes_part(state, group)
         if group.draining and group.live and not group.told_leave and not group.leaving and idle:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_apart, core_cold, core_keep
+from lighthouse import core_apart, core_cold, core_keep, core_pause
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -74,7 +74,8 @@ def advance(state: RunState, now: float) -> RunState:
     change = state.change
     if change is None:
         return state
-    looked = (now >= change.until_s, in_grace(state, now), tuple(gen.number for gen in state.gens))
+    paused = state.hold is Hold.PAUSE and now >= core_pause.until_s(state, now)
+    looked = (now >= change.until_s, in_grace(state, now), paused, tuple(gen.number for gen in state.gens))
     if change.looked == looked and (change.heard < change.awaited if change.awaited else not state.dirty):
         return state
     waits = _awaited(state, change, now)
@@ -99,6 +100,10 @@ def advance(state: RunState, now: float) -> RunState:
         return finish(state, standing.version)  # nothing is left to commit, so nobody is needed for it
     if standing is None or hold is not Hold.NONE:
         return held(state, hold, text, now)
+    late = core_pause.awaited(state, {g.name for g in (*standing.on, *standing.behind)}, now)
+    if late and now < core_pause.until_s(state, now):
+        return held(state, Hold.PAUSE, f"{core_pause.named(late)} to load", now)
+    state = core_pause.give_up(state, late, now)
     if is_cold:
         words = {"base": standing.version, "by": state.cold}
         state = tell(state, "cold_start", f"nobody waits any more for {why}", "", **words)
@@ -176,7 +181,7 @@ def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) 
     Nobody else can rely on it: ranks drop it as soon as a bucket of the next step is complete. Who has tried in vain
     heals: it may be cut off from its peers for as long as it likes, and they do not wait for it.
     """
-    if group.unlevelled == group.report.version:
+    if group.unlevelled == group.report.version or core_pause.pauses(state):
         return False
     member = any(is_member(gen, group) for gen in state.gens)
     owed = {g.name for g in on if member or (group.caught and g.name in group.donors)}
@@ -267,7 +272,8 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
     state = tell(settled(state), "formed", change.reason, "", members=" ".join(m.name for m in roster))
     for group in standing.behind:
         state = tell(state, "level", "by one entry", group.name)
-    state = core_keep.keep(state, tuple(before.values()), gen, standing.on)
+    if not core_pause.pauses(state):
+        state = core_keep.keep(state, tuple(before.values()), gen, standing.on)
     return _send_bases(state, gen, before, standing)
 
 

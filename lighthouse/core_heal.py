@@ -11,6 +11,7 @@ from collections import Counter
 
 import msgspec
 
+from lighthouse import core_pause
 from lighthouse.core_change import Standing, stand
 from lighthouse.core_evidence import release
 from lighthouse.core_keep import way_back
@@ -42,7 +43,7 @@ def advance(state: RunState, now: float) -> RunState:
         return state
     standing: Standing | None = None
     if state.change is not None:
-        standing = stand(state, state.change.number) if state.hold is Hold.TOO_FEW else None
+        standing = stand(state, state.change.number) if state.hold in (Hold.TOO_FEW, Hold.PAUSE) else None
         if standing is None:
             return state
     elif not len(state.odd):
@@ -59,7 +60,7 @@ def advance(state: RunState, now: float) -> RunState:
     for group in sorted(needy, key=lambda g: natural_key(g.name)):
         if group.retry_s > now:
             retry_s = min(retry_s or group.retry_s, group.retry_s)
-        elif donors:
+        elif donors and (standing is not None or not core_pause.pauses(state)):
             state = _start(state, group, donors)
     return with_(state, retry_s=retry_s)
 
@@ -94,6 +95,9 @@ def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> Run
         entered = state.current is not None and state.current.committed and is_member(state.current, group)
         if entered and state.change is None and not group.mismatched:
             state = release(state, group, caught=False)
+            continue
+        if state.change is None and core_pause.pauses(state) and not takes_part(state, group):
+            state = release(state, group, caught=False)  # it is too late: nothing leads on from what it has loaded
             continue
         gone = _gone(group, there)
         by_entries = any(keeping.heal == group.heal for keeping in state.kept)

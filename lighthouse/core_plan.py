@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lighthouse import core_pause
 from lighthouse.batch import filled, limited
 from lighthouse.core_evidence import release
 from lighthouse.core_state import (
@@ -95,6 +96,7 @@ def _let_leavers_go(state: RunState, current: Gen) -> RunState:
 def _plan(state: RunState, current: Gen, now: float) -> RunState:
     stays = tuple(m for m in current.roster if _stays(member_group(state, m), m))
     joins = [g for g in state.groups.values() if g.caught and g.live and not g.draining and not is_member(current, g)]
+    joins = [] if core_pause.pauses(state) else joins
     drains = [g for m in current.roster if (g := member_group(state, m)) is not None and g.draining]
     if len(stays) < state.config.min_groups and drains:
         return _leave_unplanned(state, drains)

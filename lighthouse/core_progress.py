@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lighthouse.core_state import Group, RunState, change_group, tell
+from lighthouse.core_state import Group, RunState, change_group, tell, with_
 from lighthouse.values import Progress
 
 
@@ -19,12 +19,12 @@ def progress_text(state: RunState, progress: Progress) -> str:
     return f"loads {moved} from {' '.join(progress.donors)}"
 
 
-def note(state: RunState, group: Group, progress: Progress) -> RunState:
+def note(state: RunState, group: Group, progress: Progress, now: float) -> RunState:
     """Notes and tells how far a joiner is; once it has loaded, that first."""
     if group.heal != progress.heal:
         return state
     before = group.progress
-    state = change_group(state, group, progress=progress)
+    state = with_(change_group(state, group, progress=progress), moved_s=now)
     loaded = progress.version.step >= 0
     rate = f"{progress.rate / 1e6:.1f}"
     if loaded and (before is None or before.heal != progress.heal or before.version.step < 0):

@@ -178,7 +178,7 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
         case CaughtUp():
             return _caught_up(state, group, message.version)
         case Progress():
-            return core_progress.note(state, group, message)
+            return core_progress.note(state, group, message, now)
         case HealFailed():
             return _heal_failed(state, group, message, now)
         case Finished():
@@ -248,7 +248,7 @@ def _plan_failed(state: RunState, plan: Plan, group: Group, failure: Failure, no
 
 
 def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) -> RunState:
-    if group.heal not in (failed.heal, 0):  # 0: another lighthouse began it
+    if group.heal != failed.heal:
         return state
     reason, behind = failed.reason, group.behind + failed.behind
     if failed.behind and behind < STARTS_OVER and not is_member(state.current, group):

@@ -121,7 +121,7 @@ class Change(Value, frozen=True):
     since_s: float
     until_s: float
     again: bool = False
-    looked: tuple[bool, bool, tuple[int, ...]] | None = None
+    looked: tuple[bool, bool, bool, tuple[int, ...]] | None = None
     awaited: int = 0
     heard: int = 0
     stalled: bool = False
@@ -161,6 +161,7 @@ class RunState(Value, frozen=True):
     odd: names of groups that plans and heals are about: all but members with nothing on their minds
     kept: for whom entries are kept, the latest last
     progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
+    moved_s: when a joiner was last seen to get bytes
     cold: who wants a cold start that was not made yet, empty for nobody
     """
 
@@ -192,6 +193,7 @@ class RunState(Value, frozen=True):
     protocol_s: float = 0.0
     kept: tuple[Keeping, ...] = ()
     progress_s: float = -1.0
+    moved_s: float = 0.0
     finished: Version | None = None
     ended: str = ""
     dirty: bool = True

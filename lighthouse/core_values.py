@@ -35,6 +35,7 @@ class Hold(str, Enum):
     STARTING = "the lighthouse has just started and judges nobody before one lease has passed"
     FORMING = "waits for the first groups"
     REPORTS = "waits for reports of the members"
+    PAUSE = "everybody pauses while a joiner loads"
     TOO_FEW = "fewer groups than min_groups stand on the base"
     FENCE = "nobody of a generation that may still be at work has abandoned it"
     COLD_START = "nobody can go on from the history: waits for a cold start"

@@ -99,7 +99,7 @@ def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> A
     state = put(
         state,
         stand=Stand(version=message.version, cursor=message.cursor, stop=message.stop, loaded=True),
-        joining=put(joining, phase=JoinPhase.FOLLOWING),
+        joining=put(joining, phase=JoinPhase.FOLLOWING, caught_up=_pauses(state)),
         report_due=True,  # should all others be lost, the run goes on from here
     )
     return ledgered(
@@ -215,7 +215,14 @@ def _sources(state: AgentState) -> tuple[Source, ...]:
         behind = state.stand.version.step + 1 == state.level.base.version.step
         return state.level.base.sources if behind else ()
     joining = state.joining
-    return joining.sources if joining is not None and joining.phase is JoinPhase.FOLLOWING else ()
+    following = joining is not None and joining.phase is JoinPhase.FOLLOWING and not _pauses(state)
+    return joining.sources if joining is not None and following else ()
+
+
+def _pauses(state: AgentState) -> bool:
+    """Whether entries cannot be replayed: the group waits for a base then, on the version that it has loaded."""
+    first = state.life.attached[0] if state.life.attached else None
+    return first is not None and first.setup.get("heal") == "pause"
 
 
 def apply(state: AgentState, now: float, effects: list[Effect]) -> AgentState:

@@ -183,6 +183,9 @@ class Replica:
     entries, and rounds each group's sum, and each partial sum, to 8 bits; all groups still get the same bits
     process_group: over the shards; None is torch.distributed's default group
     backend: of communicators between groups
+    heal: how a group gets the state of the others while they train. "log": a snapshot, then each step since then, by
+    `apply` alone, so that nobody waits; "pause": for an `apply` that is no function of its arguments: all wait while
+    it loads
     heal_log_bytes: memory for steps that a joiner has yet to fetch; one that needs more starts over from a newer
     snapshot. None: eight steps' gradients of this shard, at least 64 MiB
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
@@ -218,6 +221,7 @@ class Replica:
         overlap: bool = True,
         process_group: dist.ProcessGroup | None = None,
         backend: str = "gloo",
+        heal: str = "log",
         heal_log_bytes: int | None = None,
         environment: RankEnvironment | None = None,
         observer: Observer | None = None,
@@ -239,6 +243,7 @@ class Replica:
             reduce_dtype=reduce_dtype,
             overlap=overlap,
             backend=backend,
+            heal=heal,
             heal_log_bytes=heal_log_bytes,
         )
         self._assembly: Assembly = assemble(

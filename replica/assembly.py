@@ -82,9 +82,12 @@ class ReplicaOptions:
     reduce_dtype: str | None
     overlap: bool
     backend: str
+    heal: str
     heal_log_bytes: int | None
 
     def __post_init__(self) -> None:
+        if self.heal not in ("log", "pause"):
+            raise MisuseError(f'heal is {self.heal!r}; it must be "log" or "pause"')
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -376,6 +379,7 @@ def _setup(
         "scheduler": "none" if scheduler is None else type(scheduler).__name__,
         "apply": "default" if apply is None else getattr(apply, "__qualname__", type(apply).__qualname__),
         "max_grad_norm": str(options.max_grad_norm),
+        "heal": options.heal,
         "bucket_bytes": str(options.bucket_bytes),
         "reduce_dtype": options.reduce_dtype or "as parameters",
         "data": f"{options.dataset_length or ''} {options.data}".strip(),

@@ -39,6 +39,7 @@ def draw_spec(chance: Random) -> Spec:
         allowed_groups=chance.choice([(), *allowed]),
         data_slots=chance.choice([0, 0, 0, 200, 501, 1500]),
         drop_last=chance.random() < 0.5,
+        heal=chance.choice(["log", "log", "log", "log", "pause"]),
     )
 
 

@@ -11,6 +11,7 @@ _evidence = of("lighthouse/core_evidence.py")
 _heal = of("lighthouse/core_heal.py")
 _keep = of("lighthouse/core_keep.py")
 _hello = of("lighthouse/core_hello.py")
+_pause = of("lighthouse/core_pause.py")
 _plan = of("lighthouse/core_plan.py")
 _record = of("lighthouse/core_record.py")
 _state = of("lighthouse/core_state.py")
@@ -215,7 +216,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "paused_s=state.paused_s + event.late_s) if",
         "paused_s=state.paused_s) if",
     ),
-    _record("an old heal's failure ends the new one", "    if group.heal not in (failed.heal, 0):", "    if False:"),
+    _record("an old heal's failure ends the new one", "    if group.heal != failed.heal:", "    if False:"),
     _record(
         "an opening that failed is tried at once",
         "plan_failures=failures, plan_again_s=again_s)",
@@ -256,11 +257,6 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _hello("a donor that heard of no heal is waited for", "    return _resume_donor(state, group)", "    return state"),
     _record("falling behind is held off at once", "behind < STARTS_OVER and not", "behind < 0 and not"),
     _record("falling behind is never held off", "behind < STARTS_OVER and not", "behind < 10**9 and not"),
-    _evidence(
-        "donors hear nothing of a switch",
-        "release(state, group, leaving=group.draining, caught=False, mismatched=False)",
-        "change_group(state, group, leaving=group.draining, caught=False, mismatched=False, heal=0)",
-    ),
     # ---- the way back by entries
     _keep("the dead are kept for, too", " and m.name not in old.gone]", "]"),
     _keep("a version outside the history is led on from", "or not state.history.contains(version) or", "or"),
@@ -292,6 +288,14 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
     _apart("a joiner that is put out stays caught up", "apart=True, caught=False)", "apart=True)"),
     _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),
+    # ---- pausing
+    _pause("a joiner is waited for for ever", "max(since_s, state.moved_s) +", "now +"),
+    _pause("bytes that move do not count", "max(since_s, state.moved_s)", "since_s"),
+    _pause("who was held off is waited for", " and group.retry_s <= now", ""),
+    _pause("who was given up is waited for again at once", "retry_s=now + wait_s, caught", "retry_s=now, caught"),
+    _pause("who stands there is waited for", "if g.name not in standing and", "if"),
+    _change("entries are applied where nothing is replayed", " or core_pause.pauses(state):", ":"),
+    _heal("donors are named while nobody pauses", "standing is not None or not core_pause.pauses(state)", "True"),
     # ---- history and deals
     _history(
         "a version of the base's step",

@@ -77,7 +77,8 @@ def _stage(sentence: str) -> Stage:
         key, value = field.split()
         if not hasattr(_USUAL, key):
             raise NotSo(f"a run has no {key}")
-        changed[key] = type(getattr(_USUAL, key))(float(value))
+        kind = type(getattr(_USUAL, key))
+        changed[key] = value if kind is str else kind(float(value))
     stage = Stage(msgspec.structs.replace(_USUAL, **changed), groups)
     if step:
         _carry_out(stage, f"until all commit step {step}")

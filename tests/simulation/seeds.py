@@ -124,8 +124,9 @@ def hopeless(world: World) -> bool:
     unreachable = any(
         not up & set(gen.members.items()) for gen in state.gens if state.hold is Hold.FENCE or not gen.left
     )
+    # Of a heal that failed, some ranks may have loaded theirs: a copy is whole only where all shards have it.
     weights = any(
-        r.book.usable and r.book.version != ROOT for g in world.groups.values() if g.training for r in g.ranks
+        all(r.book.usable and r.book.version != ROOT for r in g.ranks) for g in world.groups.values() if g.training
     )
     return unreachable or not state.gens or not weights
 

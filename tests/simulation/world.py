@@ -51,6 +51,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     stall_patience_s: float = 10.0
     connect_s: float = 15.0
     log_steps: int = 60
+    heal: str = "log"
     drift: float = 0.02
     wall_ms: int = 1_000
     lighthouse_back_s: float = 0.5
@@ -125,7 +126,7 @@ class World:
 
     def setup(self) -> dict[str, str]:
         spec = self.spec
-        found = {"steps": str(spec.steps), "model": "counts"}
+        found = {"steps": str(spec.steps), "model": "counts", "heal": spec.heal}
         if spec.data_slots:
             found |= {"data_slots": str(spec.data_slots), "drop_last": str(spec.drop_last)}
         if spec.slots_per_group:

@@ -151,6 +151,15 @@ def test_caught_up_is_told_again_over_a_new_session() -> None:
     assert len(script.ups(CaughtUp)) == 2 and script.hold is AgentHold.CATCH_UP
 
 
+def test_where_nothing_is_replayed_a_loaded_group_waits_for_a_base() -> None:
+    script = Script().begins(join=True, setup={"heal": "pause"})
+    script.told(Heal(heal=3, sources=(source("b"),)))
+    script.ranks(loaded())
+    assert script.report.version == AT and script.ups(CaughtUp) == [CaughtUp(version=AT)] and not script.downs(Fetch)
+    script.based(7, roster=members("a", "b"), version=AT, cursor=40)
+    assert script.goes().work.version == AT
+
+
 def test_a_joiner_that_loads_stands_nowhere() -> None:
     """Half a snapshot over the initial weights is no version, whatever it was before."""
     script = joiner()
