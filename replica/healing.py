@@ -13,7 +13,9 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from lighthouse.values import EntryName, Version
+from replica.beside import Beside
 from replica.descriptors import socket_lock
+from replica.digest import digest_of
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
 from replica.patience import InForce
@@ -62,15 +64,30 @@ class Healing:
         self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
-        self._staged: Snapshot | None = None
+        self._staged: list[Snapshot] = []
+        self._digesting: Beside[int] | None = None
 
     def settle(self) -> None:
-        """Makes the state readable and writable: parameters sharded, copies for others complete."""
+        """Makes the state readable and writable: parameters sharded, copies for others and a digest complete."""
         for module in self._modules:
             module.reshard()
-        if self._staged is not None:
-            self._staged.wait()
-            self._staged = None
+        while self._staged:
+            self._staged.pop().wait()
+        if self._digesting is not None:
+            self._digesting.result()
+            self._digesting = None
+
+    def begin_digest(self) -> None:
+        """Begins to compute the digest of the state beside the step that starts from it, if that was not done yet."""
+        if self._digesting is None:
+            self.settle()
+            tensors, scalars = self._state.flatten()
+            self._digesting = Beside(lambda: digest_of(tensors, scalars), "digest")
+
+    def digest(self) -> int:
+        """The digest that `begin_digest` began to compute."""
+        assert self._digesting is not None
+        return self._digesting.result()
 
     def fetch(self, command: Fetch) -> None:
         """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes.
@@ -125,7 +142,7 @@ class Healing:
         snapshot = Snapshot.stage(self._state, version, cursor, stop)
         self._log.owe(heal, version, self._log_bytes)
         self._server.stage(heal, snapshot)
-        self._staged = snapshot
+        self._staged.append(snapshot)
 
     def keep(self, heal: int, version: Version) -> None:
         """Keeps the log of entries for `heal`, the one that led to `version` among them if it is still here."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from lighthouse.values import Version
+from replica.beside import Beside
 from replica.manifest import Chunks, Segments, TensorSpec, byte_view, flat_bytes
 from replica.plain import dumps
 from replica.state import TrainingState
@@ -76,6 +77,7 @@ class Snapshot:
         self.held = held
         self._runs: list[tuple[int, torch.Tensor]] = []
         self._copied: torch.cuda.Event | None = None
+        self._beside: Beside[None] | None = None
 
     @classmethod
     def stage(
@@ -88,9 +90,10 @@ class Snapshot:
         chunk_bytes: int = 4 << 20,
         room: Room | None = None,
     ) -> Snapshot:
-        """Copies `state` to host memory on the calling thread and returns. Between steps only.
+        """Begins to copy `state` to host memory and returns. Between steps only.
 
-        On a GPU the copy runs on a side stream; `fence` before the state is next written. stripes: (part, of) pairs
+        What only `apply` changes is copied beside the next forward and backward, on a thread or, on a GPU, on a side
+        stream: `wait` before the state is next written. The rest is copied at once. stripes: (part, of) pairs
         of which only these parts are held; empty: everything. room: memory made ahead for it.
         Raises RuntimeError if the state is not usable.
         """
@@ -111,7 +114,9 @@ class Snapshot:
             if devices:
                 snapshot._copy_on_side_stream(tensors, devices.pop())
             else:
-                snapshot._copy(tensors, overlapped=False)
+                snapshot._copy({n: t for n, t in tensors.items() if not state.steady(n)}, overlapped=False)
+                steady = {n: t for n, t in tensors.items() if state.steady(n)}
+                snapshot._beside = Beside(lambda: snapshot._copy(steady, overlapped=False), "stage")
         return snapshot
 
     @property
@@ -125,7 +130,9 @@ class Snapshot:
             torch.cuda.current_stream().wait_event(self._copied)
 
     def wait(self) -> None:
-        """Returns once the copy is complete: at once on CPU. For threads that read it."""
+        """Returns once the copy is complete. For threads that read it, and before the state is written."""
+        if self._beside is not None:
+            self._beside.result()
         if self._copied is not None:
             self._copied.synchronize()
 
@@ -140,12 +147,14 @@ class Snapshot:
             self._copy(tensors, overlapped=True)
             self._copied = side.record_event()
 
+    @torch.no_grad()
     def _copy(self, tensors: dict[str, torch.Tensor], overlapped: bool) -> None:
+        """Copies what is held of `tensors`, some of the manifest's."""
         for start, run in self._runs:
             end = start + run.numel()
             for spec in self.specs:
                 low, high = max(spec.offset, start), min(spec.offset + spec.bytes, end)
-                if low < high:
+                if low < high and spec.name in tensors:
                     content = flat_bytes(tensors[spec.name].resolve_conj().resolve_neg().contiguous())
                     part = content[low - spec.offset : high - spec.offset]
                     run[low - start : high - start].copy_(part, non_blocking=overlapped)

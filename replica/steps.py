@@ -28,7 +28,6 @@ from replica.attach import AgentLink
 from replica.buckets import ScratchPool
 from replica.communicator import Communicator, CommunicatorLost
 from replica.communicators import Communicators
-from replica.digest import digest
 from replica.entry import Entry, EntryLog
 from replica.errors import LeaveError, ReplicaError
 from replica.gradients import Gradients
@@ -202,6 +201,8 @@ class StepLoop:
         if not (work.slots or work.farewell or self._rehearsed):
             yield from self._rehearse()
         self._reduced, self._reduction = None, None
+        if work.digest:
+            parts.healing.begin_digest()
         pending = self.book.pending
         for slot in pending:
             if slot == pending[-1]:
@@ -250,7 +251,7 @@ class StepLoop:
             tokens=self._sums.tokens,
             grad_sq=grad_sq,
             compute_s=self._sums.compute_s,
-            digest=self._digest() if work.digest else None,
+            digest=self._parts.healing.digest() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
@@ -381,10 +382,6 @@ class StepLoop:
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()
         self._sums = Sums()
-
-    def _digest(self) -> int:
-        self._parts.healing.settle()
-        return digest(self._parts.state)
 
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)
