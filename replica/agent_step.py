@@ -7,7 +7,7 @@ calls give the same merged roll call in every group, so all that commit go on al
 from __future__ import annotations
 
 from lighthouse.values import Committed, EntryName, Start
-from replica.agent_plan import not_opened, switched
+from replica.agent_plan import not_opened, switched, work_at
 from replica.agent_state import (
     AgentState,
     Seat,
@@ -21,7 +21,6 @@ from replica.agent_state import (
     put,
     set_at,
     welcomed,
-    work_at,
 )
 from replica.agent_values import Effect, ToLighthouse, ToRanks
 from replica.rollcall import Invalid, merge
@@ -89,15 +88,10 @@ def _farewell(state: AgentState, merged: Merged, now: float, effects: list[Effec
 
 def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effect]) -> AgentState:
     seat, stand, leave = state.seat, state.stand, state.leave_after
-    staged = {
-        staging.heal
-        for staging in state.stagings
-        if staging.told and not staging.staged and _all_named(state, merged, staging.heal, staging.donors)
-    }
+    state, staged = staged_by(state, merged)
     state = put(
         ledgered(state, _line(merged, stand.answers, stand.cursor)),
         stand=_moved(stand, merged),
-        stagings=tuple(put(s, staged=True) if s.heal in staged else s for s in state.stagings),
         life=put(state.life, commits=state.life.commits + 1, contributes=state.life.contributes or bool(stand.answers)),
     )
     state = promoted(state, merged)
@@ -116,7 +110,7 @@ def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effe
             message=Commit(
                 merged=merged,
                 next=work,
-                stage=tuple(sorted(staged)),
+                stage=staged,
                 leave=leave is not None,
                 success=leave is None or leave.success,
                 reason="" if leave is None else leave.reason,
@@ -129,6 +123,22 @@ def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effe
         code = 0 if leave.success else 1
         return ending(put(state, leave_after=None), now, code, leave.reason, success=leave.success, told=True)
     return state
+
+
+def staged_by(state: AgentState, merged: Merged) -> tuple[AgentState, tuple[int, ...]]:
+    """The heals that all their donors stage for after this step, and the state in which that is done.
+
+    Whoever did not commit it but applies its entry stages too: the others do, and count on it.
+    """
+    staged = tuple(
+        staging.heal
+        for staging in state.stagings
+        if staging.told and not staging.staged and _all_named(state, merged, staging.heal, staging.donors)
+    )
+    if not staged:
+        return state, ()
+    kept = tuple(put(s, staged=True) if s.heal in staged else s for s in state.stagings)
+    return put(state, stagings=kept), tuple(sorted(staged))
 
 
 def _all_named(state: AgentState, merged: Merged, heal: int, donors: int) -> bool:

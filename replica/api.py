@@ -31,7 +31,8 @@ from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
 from replica.state import HasStateDict
-from replica.steps import REHEARSAL, Observer, StepLoop
+from replica.step_parts import Observer
+from replica.steps import REHEARSAL, StepLoop
 from replica.values import Merged
 
 
@@ -173,7 +174,9 @@ class Replica:
     max_grad_norm: for the default apply; None does not clip
     bucket_bytes: gradients are reduced in pieces of about this size; overlap: while backward still runs
     process_group: over the shards; None is torch.distributed's default group
-    backend, heal_log_bytes: of communicators between groups, and memory for one joiner's entries
+    backend: of communicators between groups
+    heal_log_bytes: memory for steps that a joiner has yet to fetch; one that needs more starts over from a newer
+    snapshot. None: eight steps' gradients of this shard, at least 64 MiB
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
     observer: called with (phase, step) as steps go on, on the training thread; for profiles, drills and tests
     Raises MisuseError where the program has to be changed.
@@ -206,7 +209,7 @@ class Replica:
         overlap: bool = True,
         process_group: dist.ProcessGroup | None = None,
         backend: str = "gloo",
-        heal_log_bytes: int = 4 << 30,
+        heal_log_bytes: int | None = None,
         environment: RankEnvironment | None = None,
         observer: Observer | None = None,
     ) -> None:

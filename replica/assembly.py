@@ -37,10 +37,15 @@ from replica.healing import Healing
 from replica.patience import InForce
 from replica.reduction import Hooks
 from replica.state import HasStateDict, TrainingState
-from replica.steps import Observer, Parts, StepLoop
+from replica.step_parts import Observer, Parts
+from replica.steps import StepLoop
 from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
-from replica.values import Abandoned, Attach, Fetch, Go, Open, Patience, Raised, RankDown
+from replica.values import Abandoned, Attach, Go, Open, Patience, Raised, RankDown
+
+_LOG_STEPS = 8
+_LOG_BYTES = 64 << 20
+"""A joiner's log holds so many steps' gradients, but at least so many bytes, where nothing else is said."""
 
 _COUNTS = (
     "slots",
@@ -73,7 +78,7 @@ class ReplicaOptions:
     bucket_bytes: int
     overlap: bool
     backend: str
-    heal_log_bytes: int
+    heal_log_bytes: int | None
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -272,15 +277,13 @@ def _connect(
             communicators.open(command.number, command.place, command.size, command.rendezvous, planned=True)
         elif isinstance(command, Abandoned):
             communicators.abandon_below(command.number, f"generations below {command.number} are over")
-        elif isinstance(command, Fetch):
-            healing.fetch(command)
-            return True
         elif isinstance(command, Patience):
             return in_force.heed(command)
-        return False
+        return healing.at_once(command)
 
     def lost(reason: str) -> None:
         communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
+        healing.supersede(1 << 62)
 
     link = AgentLink(environment.agent, token_metadata(token), at_once, lost, orphan_s=in_force.now.orphan_s)
     communicators = Communicators(begin, link.say)
@@ -292,7 +295,7 @@ def _connect(
         token=token.encode(),
         shard_rank=environment.shard_rank,
         like=[torch.empty(b.numel, dtype=b.dtype, device="meta") for b in gradients.layout.buckets],
-        log_bytes=options.heal_log_bytes,
+        log_bytes=options.heal_log_bytes or max(_LOG_STEPS * gradients.layout.bytes, _LOG_BYTES),
         in_force=in_force,
         say=link.say,
     )

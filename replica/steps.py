@@ -15,27 +15,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
-from lighthouse.batch import BatchPolicy
 from lighthouse.values import EntryName
-from replica.apply import Apply as ApplyFunction
 from replica.apply import Update
-from replica.attach import AgentLink
-from replica.buckets import ScratchPool
 from replica.communicator import Communicator, CommunicatorLost
-from replica.communicators import Communicators
-from replica.entry import Entry, EntryLog
+from replica.entry import Entry
 from replica.errors import LeaveError, ReplicaError
-from replica.gradients import Gradients
-from replica.healing import Healing
-from replica.reduction import Hooks, Reduced, Reduction
+from replica.reduction import Reduced, Reduction
 from replica.rollcall import pack
 from replica.seeding import seed_slot
-from replica.state import TrainingState
+from replica.step_parts import Parts, Sums
 from replica.values import (
     Abandoned,
     Apply,
@@ -57,47 +48,10 @@ from replica.values import (
 )
 from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, record
 
-Observer = Callable[[str, int], None]
-"""Called with (phase, step) on the training thread, as a step goes on: bucket (before each all-reduce), gradients,
-roll_call (before it), voted (after it), apply, applied, open (a generation is to be waited for), load."""
-
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
 
 _NO_VERDICT = (Abandoned, Open, ReadyFor, StageFor, Drop)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a step works with, put together by `Replica`."""
-
-    model: nn.Module
-    gradients: Gradients
-    hooks: Hooks
-    pool: ScratchPool
-    state: TrainingState
-    apply: ApplyFunction
-    factor: Callable[[Merged], float]
-    """What reduced gradients are multiplied with on their way into `.grad`."""
-    log: EntryLog
-    healing: Healing
-    communicators: Communicators
-    link: AgentLink
-    batch: BatchPolicy
-    steps: int
-    """The run ends after so many."""
-    seed: int
-    shard_rank: int
-    observer: Observer
-
-
-@dataclass
-class Sums:
-    """What this rank has measured over the slots in its local sum."""
-
-    losses: list[torch.Tensor] = field(default_factory=list)
-    tokens: int = 0
-    compute_s: float = 0.0
 
 
 class StepLoop:
@@ -191,7 +145,10 @@ class StepLoop:
         if isinstance(verdict, Apply):
             entry = self._parts.healing.take(verdict.name)
             self._note(verdict)
-            return self._apply(entry)
+            self._parts.log.release_before(entry.name.start)  # all members have what leads there
+            merged = self._apply(entry)
+            self._stage(verdict.stage)
+            return merged
         return None
 
     # ---- one attempt -----------------------------------------------------------------------------------------------
@@ -217,7 +174,7 @@ class StepLoop:
             self._observe("open")
             communicator = parts.communicators.get(work.generation)
             if not work.farewell:
-                self._reduced = reduction.finish(communicator, self._release)
+                self._reduced = reduction.finish(communicator, lambda: parts.log.release_before(self.book.version))
             self._roll_call(work, communicator)
         except CommunicatorLost as lost:
             self._reduced = None
@@ -244,6 +201,7 @@ class StepLoop:
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
+            self._parts.healing.ready(self.book.heals),
             stop=stop or through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
@@ -300,8 +258,10 @@ class StepLoop:
             self._parts.healing.drop(command.heal)
         elif isinstance(command, StageFor) and command.entries:
             self._parts.healing.keep(command.heal, self.book.version)
-        elif isinstance(command, StageFor) and command.now:
-            self._parts.healing.stage(command.heal, self.book.version, self.book.cursor, self._stop)
+        elif isinstance(command, StageFor):
+            self._parts.healing.expect(command)
+            if command.now:
+                self._stage((command.heal,))
         elif isinstance(command, Load):
             for heal in before.owed:
                 self._parts.healing.drop(heal)
@@ -327,7 +287,7 @@ class StepLoop:
         if not self._rehearsed:
             yield from self._rehearse()
         self._observe("load")
-        answer = self._parts.healing.load(command)
+        answer = self._parts.healing.load(command, lambda: self._observe("loading"))
         if isinstance(answer, Loaded):
             self.book = loaded(self.book, answer)
             self._stop = answer.stop
@@ -351,8 +311,7 @@ class StepLoop:
             )
             self._reduced = None
             outcome = self._apply(entry)
-        for heal in commit.stage:
-            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
+        self._stage(commit.stage)
         if commit.leave and not commit.success:
             raise LeaveError(commit.reason)
         if commit.leave:
@@ -376,8 +335,9 @@ class StepLoop:
         self._observe("applied")
         return merged
 
-    def _release(self) -> None:
-        self._parts.log.release_before(self.book.version)
+    def _stage(self, heals: tuple[int, ...]) -> None:
+        for heal in heals:
+            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
 
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()

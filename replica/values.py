@@ -146,10 +146,25 @@ class UpToDate(Message, frozen=True):
 
 
 class FetchFailed(Message, frozen=True):
-    """No source could give the entry that starts at `version`."""
+    """No source could give the entry that starts at `version`; behind: they have gone past it."""
 
     version: Version
     reason: str
+    behind: bool = False
+
+
+class Moved(Message, frozen=True):
+    """How much of a snapshot has been verified here, told about twice a second while it moves.
+
+    rate: bytes a second since the last time; sources: groups that chunks came from since then
+    """
+
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    sources: tuple[str, ...]
 
 
 class Loaded(Message, frozen=True):
@@ -177,7 +192,18 @@ class Raised(Message, frozen=True):
 
 
 RankUp = (
-    Attach | Mark | RollCall | RankOpened | RankFailed | Held | UpToDate | FetchFailed | Loaded | LoadFailed | Raised
+    Attach
+    | Mark
+    | RollCall
+    | RankOpened
+    | RankFailed
+    | Held
+    | UpToDate
+    | FetchFailed
+    | Moved
+    | Loaded
+    | LoadFailed
+    | Raised
 )
 
 
@@ -210,10 +236,14 @@ class Commit(Message, frozen=True):
 
 
 class Apply(Message, frozen=True):
-    """Verdict: apply the held entry `name`, and drop the sums of the step in work. What comes next is told later."""
+    """Verdict: apply the held entry `name`, and drop the sums of the step in work. What comes next is told later.
+
+    stage: heal ids to stage a snapshot for right after applying: the others did so after committing that step
+    """
 
     name: EntryName
     cursor: int
+    stage: tuple[int, ...] = ()
 
 
 class Quit(Message, frozen=True):
@@ -265,11 +295,14 @@ class Load(Message, frozen=True):
 class StageFor(Message, frozen=True):
     """Name `heal` in the roll call; or `now`: stage at the present version while waiting for a verdict.
 
+    What is staged are stripes `place` and the next one, of as many as there are `donors`.
     entries: no snapshot, only the log, from the entry that led to the present version on
     """
 
     heal: int
     now: bool
+    place: int
+    donors: int
     entries: bool = False
 
 

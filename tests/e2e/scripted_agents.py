@@ -361,8 +361,8 @@ class Fleet:
 
     def heal(self, joiner: Group, donors: list[Group], heal: int = 1) -> None:
         """Snapshot from the donors, then entries until the joiner is up to date."""
-        for donor in donors:
-            self.send(donor, StageFor(heal=heal, now=False))
+        for place, donor in enumerate(donors):
+            self.send(donor, StageFor(heal=heal, now=False, place=place, donors=len(donors)))
         self.send(joiner, Load(heal=heal, sources=tuple(d.source() for d in donors)))
         self.until(lambda: len([m for _, m in joiner.said if isinstance(m, Loaded)]) == self.shards)
         loaded = next(m for _, m in joiner.said if isinstance(m, Loaded))
