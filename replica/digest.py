@@ -15,7 +15,7 @@ The multiplier of word j of block k is TABLE[j] x FACTOR[k], both from splitmix6
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import xxhash
 
+from replica.beside import Beside
 from replica.manifest import byte_view, flat_bytes
 from replica.plain import canonical
 from replica.state import TrainingState
@@ -42,6 +43,36 @@ def digest(state: TrainingState) -> int:
 def digest_of(tensors: Mapping[str, torch.Tensor], scalars: dict[str, Any]) -> int:
     """`digest` of what `TrainingState.flatten` gave, on any thread."""
     return combined(_parts(tensors, scalars))
+
+
+class StepDigest:
+    """The digest of a state, computed beside the step that starts from it. For the training thread."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._value: Callable[[], int] | None = None
+
+    def begin(self) -> None:
+        """Begins to compute it, between steps, if that was not done yet."""
+        if self._value is not None:
+            return
+        tensors, scalars = self._state.flatten()
+        if any(tensor.device.type == "cuda" for tensor in tensors.values()):  # a thread has a stream of its own
+            value = digest_of(tensors, scalars)
+            self._value = lambda: value
+        else:
+            self._value = Beside(lambda: digest_of(tensors, scalars), "digest").result
+
+    def value(self) -> int:
+        """The digest that `begin` began to compute."""
+        assert self._value is not None
+        return self._value()
+
+    def settle(self) -> None:
+        """Waits for it and forgets it: the state may be written."""
+        if self._value is not None:
+            self._value()
+            self._value = None
 
 
 def digests(state: TrainingState) -> dict[str, int]:

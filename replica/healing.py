@@ -15,9 +15,8 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from lighthouse.values import EntryName, Version
-from replica.beside import Beside
 from replica.descriptors import socket_lock
-from replica.digest import digest_of
+from replica.digest import StepDigest
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
 from replica.patience import InForce
@@ -126,32 +125,15 @@ class Healing:
         self._shy: set[str] = set()
         self._expected: dict[int, _Expected] = {}
         self._staged: list[Snapshot] = []
-        self._digesting: Callable[[], int] | None = None
+        self.digest = StepDigest(state)
 
     def settle(self) -> None:
-        """Makes the state readable and writable: parameters sharded; what is done next comes after copies and digest."""
+        """Makes the state readable and writable: parameters sharded, copies for others before what is done next."""
         for module in self._modules:
             module.reshard()
         while self._staged:
             self._staged.pop().fence()
-        if self._digesting is not None:
-            self._digesting()
-            self._digesting = None
-
-    def begin_digest(self) -> None:
-        """Begins to compute the digest of the state beside the step that starts from it, if that was not done yet."""
-        if self._digesting is None:
-            tensors, scalars = self._state.flatten()
-            if any(tensor.device.type == "cuda" for tensor in tensors.values()):  # a thread has a stream of its own
-                value = digest_of(tensors, scalars)
-                self._digesting = lambda: value
-            else:
-                self._digesting = Beside(lambda: digest_of(tensors, scalars), "digest").result
-
-    def digest(self) -> int:
-        """The digest that `begin_digest` began to compute."""
-        assert self._digesting is not None
-        return self._digesting()
+        self.digest.settle()
 
     def fetch(self, command: Fetch) -> None:
         """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes.

@@ -159,7 +159,7 @@ class StepLoop:
             yield from self._rehearse()
         self._reduced, self._reduction = None, None
         if work.digest:
-            parts.healing.begin_digest()
+            parts.healing.digest.begin()
         pending = self.book.pending
         for slot in pending:
             if slot == pending[-1]:
@@ -209,7 +209,7 @@ class StepLoop:
             tokens=self._sums.tokens,
             grad_sq=grad_sq,
             compute_s=self._sums.compute_s,
-            digest=self._parts.healing.digest() if work.digest else None,
+            digest=self._parts.healing.digest.value() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
