@@ -121,6 +121,7 @@ def status(state: RunState, now: float) -> RunStatus:
         groups=tuple(sorted(seen, key=lambda g: natural_key(g.name))),
         loss=state.loss,
         step_s=state.step_s,
+        protocol_s=state.protocol_s,
         finished=state.finished is not None,
     )
 

@@ -304,9 +304,16 @@ def _committed(state: RunState, group: Group, done: Committed, now: float) -> Ru
             state = _mismatched(state, name)
     if done.version.step > state.newest.step:
         state = with_(
-            state, newest=done.version, loss=done.loss, step_s=done.step_s, progress_s=lease_clock(state, now)
+            state,
+            newest=done.version,
+            loss=done.loss,
+            step_s=done.step_s,
+            protocol_s=done.protocol_s,
+            progress_s=lease_clock(state, now),
         )
         words = {"loss": f"{done.loss:.4f}", "tokens": done.tokens, "step_s": f"{done.step_s:.3f}"}
+        if done.protocol_s:
+            words["protocol_s"] = f"{done.protocol_s:.4f}"
         state = tell(state, "step", "skipped" if done.skipped else "", "", **words)
     return state
 

@@ -189,6 +189,7 @@ class RunState(Value, frozen=True):
     newest: Version = ROOT
     loss: float = 0.0
     step_s: float = 0.0
+    protocol_s: float = 0.0
     kept: tuple[Keeping, ...] = ()
     progress_s: float = -1.0
     finished: Version | None = None

@@ -312,7 +312,8 @@ class GroupStanding(Value, frozen=True):
 class RunStatus(Value, frozen=True):
     """The run as the lighthouse sees it; as `StatusReply` on the wire. number: the newest generation with a base.
 
-    hold: why no generation is at work, in words; empty if one is. uptime_s is filled in by the shell.
+    hold: why no generation is at work, in words; empty if one is. protocol_s: of step_s, what the protocol itself cost.
+    uptime_s is filled in by the shell.
     """
 
     run_id: str = ""
@@ -323,6 +324,7 @@ class RunStatus(Value, frozen=True):
     groups: tuple[GroupStanding, ...] = ()
     loss: float = 0.0
     step_s: float = 0.0
+    protocol_s: float = 0.0
     uptime_s: float = 0.0
     finished: bool = False
 

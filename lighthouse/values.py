@@ -167,6 +167,7 @@ class Committed(Message, frozen=True):
 
     version: what the commit made; start: the generation the group is in after it, with its base
     promoted: members whose role changed by this roll call; mismatched: names whose digest differed
+    step_s: seconds of this step here; protocol_s: the most that the protocol cost any rank in its step before
     """
 
     version: Version
@@ -178,6 +179,7 @@ class Committed(Message, frozen=True):
     skipped: bool = False
     promoted: tuple[Member, ...] = ()
     mismatched: tuple[str, ...] = ()
+    protocol_s: float = 0.0
 
 
 class Failure(Message, frozen=True):
@@ -277,8 +279,7 @@ Up = Hello | Beat | Report | Opened | Committed | Failure | Probed | _Joining | 
 class Welcome(Message, frozen=True):
     """Answer to Hello: the group's incarnation, and whether it must wait to be healed.
 
-    lease_s, stall_patience_s, connect_s: the run's deadlines, from which all others follow (`lighthouse/deadlines.py`);
-    the lease is to be renewed
+    lease_s (to be renewed), stall_patience_s, connect_s: all deadlines follow from them (`lighthouse/deadlines.py`)
     contributors_wanted, allowed_groups: how many members contribute, as `lighthouse.batch.contributors_of` has it
     """
 

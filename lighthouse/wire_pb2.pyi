@@ -142,7 +142,7 @@ class Opened(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("version", "start", "loss", "tokens", "grad_norm", "step_s", "skipped", "promoted", "mismatched")
+    __slots__ = ("version", "start", "loss", "tokens", "grad_norm", "step_s", "skipped", "promoted", "mismatched", "protocol_s")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class Committed(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     PROMOTED_FIELD_NUMBER: _ClassVar[int]
     MISMATCHED_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_S_FIELD_NUMBER: _ClassVar[int]
     version: Version
     start: Start
     loss: float
@@ -161,7 +162,8 @@ class Committed(_message.Message):
     skipped: bool
     promoted: _containers.RepeatedCompositeFieldContainer[Member]
     mismatched: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., step_s: _Optional[float] = ..., skipped: _Optional[bool] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., mismatched: _Optional[_Iterable[str]] = ...) -> None: ...
+    protocol_s: float
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., step_s: _Optional[float] = ..., skipped: _Optional[bool] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., mismatched: _Optional[_Iterable[str]] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("number", "reason", "named")
@@ -500,7 +502,7 @@ class GroupStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., last_heard_s: _Optional[float] = ..., host: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run_id", "number", "first_number", "version", "hold", "groups", "loss", "step_s", "uptime_s", "finished")
+    __slots__ = ("run_id", "number", "first_number", "version", "hold", "groups", "loss", "step_s", "uptime_s", "finished", "protocol_s")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -511,6 +513,7 @@ class StatusReply(_message.Message):
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_S_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     number: int
     first_number: int
@@ -521,7 +524,8 @@ class StatusReply(_message.Message):
     step_s: float
     uptime_s: float
     finished: bool
-    def __init__(self, run_id: _Optional[str] = ..., number: _Optional[int] = ..., first_number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., hold: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., step_s: _Optional[float] = ..., uptime_s: _Optional[float] = ..., finished: _Optional[bool] = ...) -> None: ...
+    protocol_s: float
+    def __init__(self, run_id: _Optional[str] = ..., number: _Optional[int] = ..., first_number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., hold: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., step_s: _Optional[float] = ..., uptime_s: _Optional[float] = ..., finished: _Optional[bool] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("run_id", "history")

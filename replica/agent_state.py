@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -314,7 +315,12 @@ def knobs(state: AgentState) -> Knobs:
     terms = state.terms
     if terms is None:
         return state.config.knobs
-    return Knobs(lease_s=terms.lease_s, stall_patience_s=terms.stall_patience_s, connect_s=terms.connect_s)
+    return _knobs(terms.lease_s, terms.stall_patience_s, terms.connect_s)
+
+
+@cache
+def _knobs(lease_s: float, stall_patience_s: float, connect_s: float) -> Knobs:
+    return Knobs(lease_s=lease_s, stall_patience_s=stall_patience_s, connect_s=connect_s)
 
 
 def deadlines(state: AgentState) -> Deadlines:

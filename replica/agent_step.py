@@ -7,6 +7,7 @@ calls give the same merged roll call in every group, so all that commit go on al
 from __future__ import annotations
 
 from lighthouse.values import Committed, EntryName, Start
+from replica.agent_life import VOTED
 from replica.agent_plan import not_opened, switched, work_at
 from replica.agent_state import (
     AgentState,
@@ -37,7 +38,12 @@ def vote(state: AgentState, shard_rank: int, message: RollCall, now: float) -> A
         return noted(state, "vote_refused", shard_rank=shard_rank, step=message.step)
     if seat.votes[shard_rank] is not None:
         return state
-    return put(state, seat=put(seat, votes=set_at(seat.votes, shard_rank, message.records)))
+    marks = set_at(state.life.marks, shard_rank, VOTED)
+    return put(
+        state,
+        seat=put(seat, votes=set_at(seat.votes, shard_rank, message.records)),
+        life=put(state.life, marks=marks),
+    )
 
 
 def rank_failed(state: AgentState, shard_rank: int, message: RankFailed, now: float) -> AgentState:
@@ -155,6 +161,7 @@ def _told(merged: Merged, seat: Seat, new: Roster, start: Start, now: float) -> 
         tokens=merged.tokens,
         grad_norm=merged.grad_norm,
         step_s=now - seat.since,
+        protocol_s=merged.protocol_s,
         skipped=merged.skip,
         promoted=new,
         mismatched=tuple(seat.roster[place].name for place in merged.mismatched),
@@ -209,5 +216,6 @@ def _line(merged: Merged, slots: tuple[int, ...] | None, cursor: int) -> dict[st
         "loss": merged.loss_sum,
         "tokens": merged.tokens,
         "skipped": int(merged.skip),
+        "protocol_s": merged.protocol_s,
     }
     return line if slots is None else {**line, "slots": list(slots)}

@@ -23,7 +23,7 @@ class RankEnvironment:
     """A rank's place in its group, and how it reaches its agent."""
 
     agent: str
-    """Address of the agent's Attach service, for gRPC: "unix:path" or "host:port"."""
+    """Address of the agent's Attach listener: "unix:path" or "host:port"."""
     token_file: str
     """File with the run's token, which Attach and the ranks' own listeners ask for."""
     run_id: str

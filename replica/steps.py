@@ -23,6 +23,7 @@ from replica.apply import Update
 from replica.communicator import Communicator, CommunicatorLost
 from replica.entry import Entry
 from replica.errors import LeaveError, ReplicaError
+from replica.measures import Part, Stopwatch, Times
 from replica.reduction import Reduced, Reduction
 from replica.rollcall import pack
 from replica.seeding import seed_slot
@@ -69,6 +70,9 @@ class StepLoop:
         self._stop = False
         self._through = False
         self._begun_at = 0.0
+        self._watch = Stopwatch()
+        self.times = Times()
+        """Where the time of the last step went."""
         self.book = Book()
         self.finished = False
         """The run is finished, and the state here is its last one."""
@@ -91,6 +95,7 @@ class StepLoop:
 
         The consumer calls `begin_slot` and `backward` for each before it asks for the next.
         """
+        self._watch.charge(Part.PROGRAM)
         while self._verdict is None:
             work = self.book.work
             if work is not None:
@@ -102,6 +107,7 @@ class StepLoop:
                     yield from self._load(command)
                 elif isinstance(command, Go) and self.book.work is not None:
                     break
+            self._watch.charge(Part.VERDICT)
 
     def begin_slot(self, slot: int) -> None:
         """The slot is handed to the training program: seeds what it draws, and marks it."""
@@ -112,11 +118,13 @@ class StepLoop:
         self.book = begun(self.book, slot)
         seed_slot(self._parts.seed, step, slot, self._parts.shard_rank)
         self._mark(MarkKind.SLOT_BEGUN, slot)
+        self._watch.charge(Part.OWN)
         self._begun_at = time.perf_counter()
 
     def backward(self, loss_sum: torch.Tensor, tokens: int) -> None:
         """Adds the slot in hand to the local sum: gradients of `loss_sum`, its value, and `tokens`."""
         loss_sum.backward()
+        self._watch.charge(Part.PROGRAM)
         self._parts.hooks.backward_done()
         slot = self.book.in_hand
         if slot == REHEARSAL:
@@ -139,6 +147,13 @@ class StepLoop:
 
     def settle(self) -> Merged | None:
         """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
+        self._watch.charge(Part.PROGRAM)
+        outcome = self._settle()
+        self._watch.charge(Part.OWN)
+        self.times = self._watch.lap()
+        return outcome
+
+    def _settle(self) -> Merged | None:
         verdict, self._verdict = self._verdict, None
         if isinstance(verdict, Commit):
             return self._commit(verdict)
@@ -165,16 +180,22 @@ class StepLoop:
             if slot == pending[-1]:
                 self._arm(work)
             yield slot
+            self._watch.charge(Part.PROGRAM)
         if not work.farewell:
-            reduction = self._reduction or Reduction(parts.gradients, parts.pool.take(), self._on_bucket)
+            reduction = self._reduction or Reduction(
+                parts.gradients, parts.pool.take(), lambda: self._observe("bucket")
+            )
             reduction.flush()
             self._mark(MarkKind.GRADIENTS)
             self._observe("gradients")
+            self._watch.charge(Part.REDUCE)
         try:
             self._observe("open")
             communicator = parts.communicators.get(work.generation)
+            self._watch.charge(Part.OPEN)
             if not work.farewell:
                 self._reduced = reduction.finish(communicator, lambda: parts.log.release_before(self.book.version))
+                self._watch.charge(Part.REDUCE)
             self._roll_call(work, communicator)
         except CommunicatorLost as lost:
             self._reduced = None
@@ -187,7 +208,7 @@ class StepLoop:
         communicator = self._parts.communicators.opened(work.generation)
         if communicator is None:
             return
-        reduction = Reduction(self._parts.gradients, self._parts.pool.take(), self._on_bucket)
+        reduction = Reduction(self._parts.gradients, self._parts.pool.take(), lambda: self._observe("bucket"))
         reduction.over(communicator)
         if self._parts.hooks.arm(reduction):
             self._reduction = reduction
@@ -209,6 +230,7 @@ class StepLoop:
             tokens=self._sums.tokens,
             grad_sq=grad_sq,
             compute_s=self._sums.compute_s,
+            protocol_s=self.times.protocol,
             digest=self._parts.healing.digest.value() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
@@ -216,6 +238,7 @@ class StepLoop:
         mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
         pending, gathered = communicator.all_gather(mine)
         pending.wait()
+        self._watch.charge(Part.ROLL_CALL)
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
         self._parts.link.say(
@@ -325,11 +348,14 @@ class StepLoop:
         self._observe("apply")
         parts.log.keep(entry)
         parts.healing.settle()
+        self._watch.charge(Part.OWN)
         if merged.skip:
             parts.gradients.drop()
         else:
             parts.gradients.write_back(entry.buckets, entry.presence, parts.factor(merged))
+        self._watch.charge(Part.REDUCE)
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
+        self._watch.charge(Part.APPLY)
         self._forget_sums()
         self._stop = self._stop or merged.stop
         self._observe("applied")
@@ -346,8 +372,9 @@ class StepLoop:
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)
 
-    def _on_bucket(self) -> None:
-        self._observe("bucket")
-
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
-        self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
+        mark = Mark(kind=kind, step=self.book.version.step, slot=slot)
+        if slot < 0:
+            self._parts.link.say_soon(mark)
+        else:
+            self._parts.link.say(mark)

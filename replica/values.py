@@ -38,6 +38,7 @@ class Merged(Value, frozen=True):
     loss_sum, tokens: sums over all members and shards; grad_norm: 2-norm of the mean gradient (per token)
     mismatched: places in the roster whose digest differs from the reference; digested: digests were compared
     compute_s: by place, the slowest shard's seconds of forward and backward
+    protocol_s: the most that the protocol itself cost any rank in its step before
     """
 
     start: Version
@@ -54,6 +55,7 @@ class Merged(Value, frozen=True):
     digested: bool = False
     mismatched: tuple[int, ...] = ()
     compute_s: tuple[float, ...] = ()
+    protocol_s: float = 0.0
 
     @property
     def end(self) -> Version:

@@ -16,7 +16,7 @@ class HealCount(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., records: _Optional[int] = ...) -> None: ...
 
 class Merged(_message.Message):
-    __slots__ = ("start", "generation", "slots", "switch", "stop", "save", "skip", "heals", "loss_sum", "tokens", "grad_norm", "digested", "mismatched", "compute_s")
+    __slots__ = ("start", "generation", "slots", "switch", "stop", "save", "skip", "heals", "loss_sum", "tokens", "grad_norm", "digested", "mismatched", "compute_s", "protocol_s")
     START_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Merged(_message.Message):
     DIGESTED_FIELD_NUMBER: _ClassVar[int]
     MISMATCHED_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_S_FIELD_NUMBER: _ClassVar[int]
     start: _wire_pb2.Version
     generation: int
     slots: int
@@ -45,7 +46,8 @@ class Merged(_message.Message):
     digested: bool
     mismatched: _containers.RepeatedScalarFieldContainer[int]
     compute_s: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, start: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[int] = ..., switch: _Optional[int] = ..., stop: _Optional[bool] = ..., save: _Optional[bool] = ..., skip: _Optional[bool] = ..., heals: _Optional[_Iterable[_Union[HealCount, _Mapping]]] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., digested: _Optional[bool] = ..., mismatched: _Optional[_Iterable[int]] = ..., compute_s: _Optional[_Iterable[float]] = ...) -> None: ...
+    protocol_s: float
+    def __init__(self, start: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[int] = ..., switch: _Optional[int] = ..., stop: _Optional[bool] = ..., save: _Optional[bool] = ..., skip: _Optional[bool] = ..., heals: _Optional[_Iterable[_Union[HealCount, _Mapping]]] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., digested: _Optional[bool] = ..., mismatched: _Optional[_Iterable[int]] = ..., compute_s: _Optional[_Iterable[float]] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("generation", "place", "size", "version", "cursor", "slots", "digest", "farewell", "step_slots")

@@ -105,6 +105,8 @@ def status_table(status: RunStatus) -> Table:
         title += ", finished"
     if status.loss:
         title += f", loss {status.loss:.3f}, {status.step_s:.2f} s a step"
+        if status.protocol_s:
+            title += f" ({1e3 * status.protocol_s:.1f} ms of it the protocol)"
     table = Table(title=title, caption=status.hold and f"hold: {status.hold}", title_justify="left")
     columns = ["group", "incarnation", "state", "step", "generation", "heard", "host"]
     detailed = any(group.detail for group in status.groups)

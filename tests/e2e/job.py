@@ -178,6 +178,7 @@ class Job:
             data="made up",
             max_grad_norm=1.0,
             bucket_bytes=2048,
+            reduce_dtype=flags.reduce_dtype or None,
             observer=self.observe,
         )
         if flags.dump:
@@ -253,6 +254,7 @@ def main() -> None:
     parser.add_argument("--data", choices=["map", "stream", ""], default="")
     parser.add_argument("--stream-length", type=int, default=1 << 60)
     parser.add_argument("--worker", choices=["fork", "spawn", ""], default="")
+    parser.add_argument("--reduce-dtype", default="")
     parser.add_argument("--dump", action="store_true")
     parser.add_argument("--delay-s", type=float, default=0.0)
     Job(parser.parse_args()).run()
