@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from lighthouse.values import ROOT, EntryName, Version
 from replica.descriptors import socket_lock
+from replica.digest import StepDigest
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
 from replica.patience import InForce
@@ -124,7 +125,8 @@ class Healing:
         self._loading = Cancel()
         self._shy: set[str] = set()
         self._expected: dict[int, _Expected] = {}
-        self._staged: Snapshot | None = None
+        self._staged: list[Snapshot] = []
+        self.digest = StepDigest(state)
 
     def settle(self, becomes: Version | None = None) -> None:
         """Makes the state readable and writable: parameters sharded, copies for others before what is done next.
@@ -138,9 +140,9 @@ class Healing:
                 self._changed.notify_all()
         for module in self._modules:
             module.reshard()
-        if self._staged is not None:
-            self._staged.fence()
-            self._staged = None
+        while self._staged:
+            self._staged.pop().fence()
+        self.digest.settle()
 
     def fetch(self, command: Fetch) -> None:
         """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes.
@@ -239,7 +241,7 @@ class Healing:
         snapshot = Snapshot.stage(self._state, version, cursor, stop, expected.stripes, room=expected.room)
         self._log.owe(heal, version, self._log_bytes)
         self._server.stage(heal, snapshot)
-        self._staged = snapshot
+        self._staged.append(snapshot)
 
     def keep(self, heal: int, version: Version) -> None:
         """Keeps the log of entries for `heal`, the one that led to `version` among them if it is still here."""

@@ -21,7 +21,6 @@ import torch
 from lighthouse.values import EntryName
 from replica.apply import Update
 from replica.communicator import Communicator, CommunicatorLost
-from replica.digest import digest
 from replica.entry import Entry
 from replica.errors import LeaveError, ReplicaError
 from replica.measures import Part, Stopwatch, Times
@@ -174,6 +173,8 @@ class StepLoop:
         if not (work.slots or work.farewell or self._rehearsed):
             yield from self._rehearse()
         self._reduced, self._reduction = None, None
+        if work.digest:
+            parts.healing.digest.begin()
         pending = self.book.pending
         for slot in pending:
             if slot == pending[-1]:
@@ -229,7 +230,7 @@ class StepLoop:
             grad_sq=grad_sq,
             compute_s=self._sums.compute_s,
             protocol_s=self.times.protocol,
-            digest=self._digest() if work.digest else None,
+            digest=self._parts.healing.digest.value() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
@@ -366,10 +367,6 @@ class StepLoop:
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()
         self._sums = Sums()
-
-    def _digest(self) -> int:
-        self._parts.healing.settle()
-        return digest(self._parts.state)
 
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)
