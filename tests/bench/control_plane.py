@@ -18,7 +18,7 @@ from bench.measure import Rounds, Spread, interleave, ratios
 from bench.tables import Table
 
 SIZES = (8, 32, 128, 512, 1024)
-QUICK_SIZES = (8, 128, 1024)
+QUICK_SIZES = (8, 1024)
 LONG_LEASE_S = 30
 """In the runs whose changes are timed: no beats then, which simulated groups would have to send in time."""
 LEASES_S = (2.0, 6.0)
@@ -68,7 +68,7 @@ def table(quick: bool, python: Path | None) -> Table:
     rows: list[list[str | int | Spread]] = []
     change_s, shares = 0.0, [0.0]
     for count in QUICK_SIZES if quick else SIZES:
-        taken, shares = measure(count, 3 if quick else 7, 5.0 if quick else 10.0, python)
+        taken, shares = measure(count, 2 if quick else 7, 2.0 if quick else 10.0, python)
         ours = Spread.of((1e3 * s for s in taken["bellrock"]), digits=1)
         change_s = ours.median / 1e3
         theirs: Spread | str = "–"
