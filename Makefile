@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sim proof chaos bench bench-loss lint types stubs
+.PHONY: demo test sim proof chaos bench bench-loss bench-step bench-buckets lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
@@ -26,6 +26,12 @@ bench: $(INSTALLED)
 
 bench-loss: $(INSTALLED)
 	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py
+
+bench-buckets: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_buckets.py
+
+bench-step: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_step.py
 
 # The protocol in a simulated world: COUNT seeds, from FIRST on. One that fails prints the command that replays it.
 FIRST ?= 0

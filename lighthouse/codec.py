@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
+from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 Convert = Callable[[Any], Any]
@@ -89,6 +90,19 @@ class Envelope:
         """The envelope message holding `value`."""
         name, inner = self._by_value[type(value)]
         return self._message(**{name: to_proto(value, inner)})
+
+    def encode(self, value: msgspec.Struct) -> bytes:
+        """The envelope holding `value`, as bytes."""
+        data: bytes = self.wrap(value).SerializeToString()
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        """The value in the envelope that `data` holds. Raises ValueError if it holds none, or none known here."""
+        try:
+            message = self._message.FromString(data)
+        except DecodeError as error:
+            raise ValueError(f"not a {self._message.DESCRIPTOR.name}: {error}") from error
+        return self.unwrap(message)
 
     def unwrap(self, message: Any) -> Any:
         """The value in the envelope. Raises ValueError if it is empty or of a kind not known here."""

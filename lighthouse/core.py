@@ -13,6 +13,7 @@ import msgspec
 from lighthouse import core_change, core_cold, core_heal, core_plan, core_stall
 from lighthouse.core_evidence import forget
 from lighthouse.core_hello import without_conn
+from lighthouse.core_progress import progress_text
 from lighthouse.core_record import record
 from lighthouse.core_state import (
     Gen,
@@ -102,7 +103,7 @@ def status(state: RunState, now: float) -> RunStatus:
             version=g.version,
             last_heard_s=max(0.0, clock - g.heard_s),
             host=g.host,
-            detail=_detail(g),
+            detail=_detail(state, g),
         )
         for g in state.groups.values()
     ]
@@ -120,6 +121,7 @@ def status(state: RunState, now: float) -> RunStatus:
         groups=tuple(sorted(seen, key=lambda g: natural_key(g.name))),
         loss=state.loss,
         step_s=state.step_s,
+        protocol_s=state.protocol_s,
         finished=state.finished is not None,
     )
 
@@ -130,12 +132,14 @@ def _state_of(state: RunState, group: Group, roles: dict[str, str]) -> str:
     return "joiner" if state.gens else "starting"
 
 
-def _detail(group: Group) -> str:
+def _detail(state: RunState, group: Group) -> str:
     if group.draining or group.leaving:
         return "draining"
     if group.caught and not group.way:
         return "caught up"
-    return f"heals from {group.donor}" if group.heal else group.way
+    if group.progress is not None and group.progress.heal == group.heal:
+        return progress_text(state, group.progress)
+    return f"heals from {' '.join(group.donors)}" if group.heal else group.way
 
 
 # ---- rules ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from lighthouse.core_evidence import release
-from lighthouse.core_state import Group, RunState, change_group, member_group, send_all, tell, with_
+from lighthouse.core_state import Group, RunState, member_group, send_all, tell, with_
 from lighthouse.names import natural_key
 from lighthouse.values import Probe, Source
 
@@ -55,8 +55,7 @@ def put_out(state: RunState) -> RunState:
             others.discard(name)
         state = tell(state, "apart", f"{', '.join(missing[:8])} and it do not reach each other", name)
         # Whatever it had caught up with as a joiner, it did not get in with: it begins anew.
-        state = release(state, there[name])
-        state = change_group(state, there[name], apart=True, caught=False, heal=0, donor="")
+        state = release(state, there[name], apart=True, caught=False)
     return state
 
 

@@ -179,7 +179,7 @@ def _can_level(state: RunState, group: Group, newest: Version, on: list[Group]) 
     if group.unlevelled == group.report.version:
         return False
     member = any(is_member(gen, group) for gen in state.gens)
-    owed = {g.name for g in on if member or (group.caught and group.donor == g.name)}
+    owed = {g.name for g in on if member or (group.caught and g.name in group.donors)}
     return any(g.name in owed and holds_entry(g.report, group.report.version, newest) for g in on)
 
 

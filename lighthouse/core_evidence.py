@@ -32,12 +32,15 @@ from lighthouse.core_values import StoreBase
 from lighthouse.values import Member, Release, Report, Role, Start, Version
 
 
-def release(state: RunState, group: Group) -> RunState:
-    """Tells the donor of `group` that its heal is over."""
+def release(state: RunState, group: Group, **fields: object) -> RunState:
+    """`group` is in no heal any more, and its donors are told so; with other fields of it replaced."""
     if any(keeping.heal == group.heal for keeping in state.kept):
-        return drop(state, group.name)
-    donor = state.groups.get(group.donor) if group.heal else None
-    return send(state, donor, Release(heal=group.heal)) if donor is not None else state
+        state = drop(state, group.name)
+    else:
+        for name in group.donors if group.heal else ():
+            donor = state.groups.get(name)
+            state = send(state, donor, Release(heal=group.heal)) if donor is not None else state
+    return change_group(state, group, heal=0, donors={}, progress=None, **fields)
 
 
 def take_report(state: RunState, group: Group, report: Report) -> RunState:
@@ -89,7 +92,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
     for member in old.roster:
         group = state.groups.get(member.name)
         if group is not None and member.name not in gen.members:
-            state = change_group(state, group, leaving=group.draining, caught=False, heal=0, mismatched=False)
+            state = release(state, group, leaving=group.draining, caught=False, mismatched=False)
     cannot = [m.name for m in gen.roster if m.name in gen.gone or _is_stuck(state, gen, m)]
     if cannot:
         state = with_(state, trouble=state.trouble or f"{', '.join(cannot)} cannot enter")

@@ -1,10 +1,15 @@
 """Who heals from whom. DESIGN §6.
 
-A group that is in no generation and has not caught up gets a donor: the member with the fewest joiners. In a hold the
-donor stages at once, at the base; otherwise through the roll call. A joiner whose donor is gone gets another.
+A group that is in no generation and has not caught up gets donors: the members with the fewest joiners. In a hold they
+stage at once, at the base; otherwise through the roll call, so that all stage one version: each two of the stripes. One
+donor's death costs the joiner nothing then; a joiner that has too few left is given others, and begins anew.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
 
 from lighthouse.core_change import Standing, stand
 from lighthouse.core_evidence import release
@@ -13,6 +18,8 @@ from lighthouse.core_state import (
     Group,
     RunState,
     change_group,
+    grace_until_s,
+    in_grace,
     is_member,
     is_over,
     member_group,
@@ -23,7 +30,7 @@ from lighthouse.core_state import (
 )
 from lighthouse.core_values import Hold
 from lighthouse.names import natural_key
-from lighthouse.values import Heal, Role, Source, Stage
+from lighthouse.values import Heal, Release, Role, Source, Stage
 
 
 def advance(state: RunState, now: float) -> RunState:
@@ -41,14 +48,19 @@ def advance(state: RunState, now: float) -> RunState:
     elif not len(state.odd):
         return with_(state, retry_s=0.0)  # everybody is a member, and has healed
     donors = _donors(state, standing)
-    state = _release_over(state, donors)
     retry_s = 0.0
+    grace = in_grace(state, now)
+    state = _release_over(state, donors, grace)
+    if grace:  # joiners that are missing may be on their way back
+        retry_s = grace_until_s(state)
+    else:
+        state = _drop_forgotten(state)
     needy = [g for g in state.groups.values() if _needs(state, g, standing)]
     for group in sorted(needy, key=lambda g: natural_key(g.name)):
         if group.retry_s > now:
             retry_s = min(retry_s or group.retry_s, group.retry_s)
         elif donors:
-            state = _start(state, group, donors, standing is not None)
+            state = _start(state, group, donors)
     return with_(state, retry_s=retry_s)
 
 
@@ -70,33 +82,87 @@ def _needs(state: RunState, group: Group, standing: Standing | None) -> bool:
     return not takes_part(state, group)
 
 
-def _release_over(state: RunState, donors: dict[str, Group]) -> RunState:
-    """Ends heals whose joiner is a member by now, or whose donor is gone."""
+def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> RunState:
+    """Ends heals whose joiner is a member by now, and those that cannot go on with the donors that are left."""
+    there = {name: {donor.incarnation} for name, donor in donors.items()}
+    if grace and state.current is not None:  # a member that is missing may be on its way back
+        for name, incarnation in state.current.members.items():
+            there.setdefault(name, set()).add(incarnation)
     for group in list(state.groups.values()):
         if not group.heal:
             continue
         entered = state.current is not None and state.current.committed and is_member(state.current, group)
         if entered and state.change is None and not group.mismatched:
-            state = change_group(release(state, group), group, heal=0, donor="", caught=False)
-        elif group.donor not in donors and not takes_part(state, group):
-            state = tell(state, "heal_again", f"its donor {group.donor} is gone, or gives no more", group.name)
-            state = change_group(release(state, group), group, heal=0, donor="", caught=False)
+            state = release(state, group, caught=False)
+            continue
+        gone = _gone(group, there)
+        by_entries = any(keeping.heal == group.heal for keeping in state.kept)
+        staged = by_entries or group.moving
+        if state.change is not None and group.held != state.change.number and not staged:
+            state = release(state, group)  # in a hold there is no roll call to stage by
+        elif gone and not takes_part(state, group) and not _suffice(group, gone):
+            names = ", ".join(sorted(gone, key=natural_key))
+            state = tell(state, "heal_again", f"donors of it are gone, or give no more: {names}", group.name)
+            state = release(state, group, caught=False)
     return state
 
 
-def _start(state: RunState, group: Group, donors: dict[str, Group], held: bool) -> RunState:
+def _gone(group: Group, there: dict[str, set[int]]) -> set[str]:
+    """Names of the donors of `group` that are none any more. An incarnation that is not known is any."""
+    return {
+        name
+        for name, incarnation in group.donors.items()
+        if name not in there or (incarnation and incarnation not in there[name])
+    }
+
+
+def _suffice(group: Group, gone: set[str]) -> bool:
+    """Whether a heal can go on without some of its donors: two hold each stripe, all of them the log.
+
+    Nothing has moved before all have staged, and none will stage without the others: then it is begun anew.
+    """
+    names = list(group.donors)
+    if group.caught or (group.progress is not None and group.progress.version.step >= 0):
+        return len(gone) < len(names)
+    return group.moving and all(names[i] not in gone or names[i - 1] not in gone for i in range(len(names)))
+
+
+def _start(state: RunState, group: Group, donors: dict[str, Group]) -> RunState:
+    """Has `group` follow entries that were kept for it, or else heal from those who have the fewest joiners, spares
+    before contributors."""
     known = way_back(state, group, donors)
     if known is not None:
         keeping, source = known
-        sources = (Source(name=source.name, weights=source.weights),)
-        state = send(state, group, Heal(heal=keeping.heal, sources=sources, entries=True))
-        state = change_group(state, group, heal=keeping.heal, donor=source.name, caught=False)
-        return tell(state, "heal", "by entries", group.name, donor=source.name)
-    busy = [g.donor for g in state.groups.values() if g.heal]
-    donor = min(donors.values(), key=lambda d: (busy.count(d.name), natural_key(d.name)))
-    heal = state.next_heal
+        keeper = Source(name=source.name, weights=source.weights)
+        state = send(state, group, Heal(heal=keeping.heal, sources=(keeper,), entries=True))
+        named = {source.name: source.incarnation}
+        state = change_group(state, group, heal=keeping.heal, donors=named, progress=None, caught=False)
+        return tell(state, "heal", "by entries", group.name, donors=source.name)
+    busy = Counter(name for g in state.groups.values() for name in g.donors)
+    spares = {m.name for m in state.current.roster if m.role is Role.SPARE} if state.current else set[str]()
+    ranked = sorted(donors.values(), key=lambda d: (busy[d.name], d.name not in spares, natural_key(d.name)))
+    chosen = ranked[: state.config.donors]
+    heal, held = state.next_heal, state.change.number if state.change is not None else 0
     state = with_(state, next_heal=heal + 1)
-    state = send(state, donor, Stage(heal=heal, joiner=group.name, donors=1, now=held))
-    state = send(state, group, Heal(heal=heal, sources=(Source(name=donor.name, weights=donor.weights),)))
-    state = change_group(state, group, heal=heal, donor=donor.name, caught=False, loading=True)
-    return tell(state, "heal", "", group.name, donor=donor.name)
+    for place, donor in enumerate(chosen):
+        stage = Stage(heal=heal, joiner=group.name, donors=len(chosen), place=place, now=held > 0)
+        state = send(state, donor, stage)
+    sources = tuple(Source(name=donor.name, weights=donor.weights) for donor in chosen)
+    state = send(state, group, Heal(heal=heal, sources=sources))
+    named = {donor.name: donor.incarnation for donor in chosen}
+    fields = {"heal": heal, "donors": named, "held": held, "progress": None}
+    state = change_group(state, group, caught=False, loading=True, **fields)
+    return tell(state, "heal", "", group.name, donors=" ".join(named))
+
+
+def _drop_forgotten(state: RunState) -> RunState:
+    """Releases what donors still stage for and nobody heals by: a release may have been lost with its stream."""
+    heals = {g.heal for g in state.groups.values()} | {keeping.heal for keeping in state.kept}
+    for group in list(state.groups.values()):
+        stagings = group.report.stagings
+        if stagings and group.live:
+            for heal in stagings:
+                state = state if heal in heals else send(state, group, Release(heal=heal))
+            kept = tuple(heal for heal in stagings if heal in heals)
+            state = change_group(state, group, report=msgspec.structs.replace(group.report, stagings=kept))
+    return state

@@ -142,9 +142,27 @@ def _resume(state: RunState, group: Group) -> RunState:
         state = with_(state, trouble=state.trouble or f"{group.name} did not hear of its base")
     if plan is not None and any(g.number == plan.number and is_member(g, group) for g in state.gens):
         state = with_(state, plan=msgspec.structs.replace(plan, broken=True))
-    if group.heal and not group.caught and not is_member(current, group):
-        kept = any(keeping.heal == group.heal for keeping in state.kept)
-        state = change_group(state if kept else release(state, group), group, heal=0, donor="")
+    if report.heal and not group.heal and not is_member(current, group):  # an earlier lighthouse began it
+        state = change_group(state, group, heal=report.heal, donors=dict.fromkeys(report.donors, 0))
+    elif group.heal and not group.caught and not is_member(current, group):
+        state = _resume_heal(state, group)
+    return _resume_donor(state, group)
+
+
+def _resume_heal(state: RunState, group: Group) -> RunState:
+    """A joiner is back. It goes on with the heal that it is in; if it never heard of that one, it is begun anew."""
+    if group.report.heal == group.heal:
+        return state
+    if any(keeping.heal == group.heal for keeping in state.kept):
+        return change_group(state, group, heal=0, donors={}, progress=None)
+    return release(state, group)
+
+
+def _resume_donor(state: RunState, group: Group) -> RunState:
+    """A donor is back. Heals that it never heard of are begun anew: it would not be staged for."""
+    for other in list(state.groups.values()):
+        if group.name in other.donors and other.heal not in group.report.stagings and not other.moving:
+            state = release(state, other)
     return state
 
 

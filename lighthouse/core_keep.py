@@ -41,7 +41,7 @@ def _keep(state: RunState, member: Member, holders: tuple[Group, ...]) -> RunSta
     donor = min(holders, key=lambda group: (busy.count(group.name), natural_key(group.name)))
     heal = state.next_heal
     state = with_(state, next_heal=heal + 1)
-    state = send(state, donor, Stage(heal=heal, joiner=member.name, donors=1, now=True, entries=True))
+    state = send(state, donor, Stage(heal=heal, joiner=member.name, donors=1, place=0, now=True, entries=True))
     source = Member(name=donor.name, incarnation=donor.incarnation, role=member.role, host=donor.host)
     keeping = Keeping(name=member.name, incarnation=member.incarnation, heal=heal, donor=source)
     for oldest in state.kept[: max(0, len(state.kept) + 1 - MOST)]:

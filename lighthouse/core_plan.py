@@ -78,7 +78,7 @@ def _give_up(state: RunState, plan: Plan, now: float) -> RunState:
             if group is not None and not is_member(state.current, group):
                 failures = group.heal_failures + 1
                 group = msgspec.structs.replace(group, heal_failures=failures, retry_s=now + min(2.0**failures, 60.0))
-                state = change_group(release(state, group), group, caught=False, heal=0, donor="")
+                state = release(state, group, caught=False)
     state = with_(state, plan=None, dirty=True)
     return tell(state, "plan_cancelled", "not opened in time by " + ", ".join(slow))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_cold
+from lighthouse import core_cold, core_progress
 from lighthouse.core_evidence import forget, learn_start, release, take_report
 from lighthouse.core_hello import take_hello, without_conn
 from lighthouse.core_state import (
@@ -50,10 +50,14 @@ from lighthouse.values import (
     Leave,
     Opened,
     Probed,
+    Progress,
     Report,
     Up,
     Version,
 )
+
+STARTS_OVER = 3
+"""A joiner that fell behind so often in a row is held off, as after other failures."""
 
 
 def record(state: RunState, event: Event, now: float) -> RunState:
@@ -81,7 +85,7 @@ def record(state: RunState, event: Event, now: float) -> RunState:
 def _routine(event: Event) -> bool:
     """Whether `event` changes nothing that plans and heals depend on: so that a step costs the lighthouse little."""
     if isinstance(event, Said):
-        return isinstance(event.message, Beat | Committed | Contributed | Opened)
+        return isinstance(event.message, Beat | Committed | Contributed | Opened | Progress)
     return isinstance(event, Tick)
 
 
@@ -173,6 +177,8 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
             return change_group(state, group, draining=True)
         case CaughtUp():
             return _caught_up(state, group, message.version)
+        case Progress():
+            return core_progress.note(state, group, message)
         case HealFailed():
             return _heal_failed(state, group, message, now)
         case Finished():
@@ -195,12 +201,11 @@ def _beat(state: RunState, group: Group, version: Version, now: float) -> RunSta
 def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
     if not group.caught:
         state = tell(state, "caught_up", "", group.name, step=version.step)
-    donor = state.groups.get(group.donor) if group.heal else None
+    donors = (state.groups.get(name) for name in group.donors)
     # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
-    digest = donor.digest if donor is not None and donor.version == version else -group.incarnation
-    return change_group(
-        state, group, caught=True, loading=False, apart=False, version=version, heal_failures=0, digest=digest
-    )
+    digest = next((d.digest for d in donors if d is not None and d.version == version), -group.incarnation)
+    fields = {"version": version, "digest": digest, "heal_failures": 0, "behind": 0}
+    return change_group(state, group, caught=True, loading=False, apart=False, **fields)
 
 
 def _opened(state: RunState, group: Group, number: int) -> RunState:
@@ -239,23 +244,41 @@ def _plan_failed(state: RunState, plan: Plan, group: Group, failure: Failure, no
     if is_member(state.current, group):
         return state
     wait_s = min(2.0**group.heal_failures, 60.0)
-    state = release(state, group)
-    fields = {"caught": False, "heal": 0, "donor": "", "heal_failures": group.heal_failures + 1}
-    return change_group(state, group, retry_s=now + wait_s, **fields)
+    return release(state, group, caught=False, heal_failures=group.heal_failures + 1, retry_s=now + wait_s)
 
 
 def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) -> RunState:
     if group.heal not in (failed.heal, 0):  # 0: another lighthouse began it
         return state
+    reason, behind = failed.reason, group.behind + failed.behind
+    if failed.behind and behind < STARTS_OVER and not is_member(state.current, group):
+        state = tell(state, "fell_behind", f"it starts over: {reason}", group.name, times=behind)
+        return release(state, group, caught=False, behind=behind)
     failures = group.heal_failures + 1
     wait_s = min(2.0 ** (failures - 1), 60.0)
-    state = tell(state, "heal_failed", failed.reason, group.name, failures=failures)
-    # Who is apart cannot have got there: that says nothing of what is kept for it.
-    if not (group.apart and failures <= APART_TRIES and any(k.heal == group.heal for k in state.kept)):
-        state = release(state, group)
+    if failed.behind:
+        reason = _cannot_catch_up(state, group, behind)
+    state = tell(state, "heal_failed", reason, group.name, failures=failures, held_off_s=f"{wait_s:g}")
     if is_member(state.current, group):  # the others wait for it in a generation that it cannot enter
         state = with_(state, trouble=state.trouble or f"{group.name} cannot enter: {failed.reason}")
-    return change_group(state, group, heal=0, heal_failures=failures, retry_s=now + wait_s, caught=False)
+    fields = {"heal_failures": failures, "behind": behind, "retry_s": now + wait_s, "caught": False}
+    # Who is apart cannot have got there: that says nothing of what is kept for it.
+    if group.apart and failures <= APART_TRIES and any(k.heal == group.heal for k in state.kept):
+        return change_group(state, group, heal=0, donors={}, progress=None, **fields)
+    return release(state, group, **fields)
+
+
+def _cannot_catch_up(state: RunState, group: Group, times: int) -> str:
+    """Why a joiner falls behind again and again: how fast it loads, against how fast the others go on."""
+    progress = group.progress
+    loads = "it was never seen to load"
+    if progress is not None:
+        per_s = progress.bytes / progress.seconds if progress.seconds > 0 else 0.0
+        loads = f"{progress.bytes / 1e6:.1f} MB came in {progress.seconds:.1f} s, at {per_s / 1e6:.1f} MB/s"
+    return (
+        f"it cannot catch up, and fell behind {times} times: {loads}, and the others make a step in "
+        f"{state.step_s:.3f} s; give it more bandwidth, or the donors a larger log (heal_log_bytes)"
+    )
 
 
 def _contributed(state: RunState, group: Group, message: Contributed) -> RunState:
@@ -281,9 +304,16 @@ def _committed(state: RunState, group: Group, done: Committed, now: float) -> Ru
             state = _mismatched(state, name)
     if done.version.step > state.newest.step:
         state = with_(
-            state, newest=done.version, loss=done.loss, step_s=done.step_s, progress_s=lease_clock(state, now)
+            state,
+            newest=done.version,
+            loss=done.loss,
+            step_s=done.step_s,
+            protocol_s=done.protocol_s,
+            progress_s=lease_clock(state, now),
         )
         words = {"loss": f"{done.loss:.4f}", "tokens": done.tokens, "step_s": f"{done.step_s:.3f}"}
+        if done.protocol_s:
+            words["protocol_s"] = f"{done.protocol_s:.4f}"
         state = tell(state, "step", "skipped" if done.skipped else "", "", **words)
     return state
 
@@ -293,7 +323,7 @@ def _mismatched(state: RunState, name: str) -> RunState:
     if group is None or group.mismatched:
         return state
     state = tell(state, "mismatch", "its digest differs: it heals again", name)
-    return with_(change_group(state, group, caught=False, heal=0, mismatched=True), dirty=True)
+    return with_(release(state, group, caught=False, mismatched=True), dirty=True)
 
 
 def finish(state: RunState, version: Version) -> RunState:

@@ -16,7 +16,7 @@ from lighthouse.batch import BatchPolicy, batch_policy
 from lighthouse.core_values import Effect, Hold, RunConfig, Send, Tell
 from lighthouse.history import History
 from lighthouse.table import Table
-from lighthouse.values import ROOT, Down, EntryName, Member, Report, RosterChange, Value, Version
+from lighthouse.values import ROOT, Down, EntryName, Member, Progress, Report, RosterChange, Value, Version
 
 Roster = tuple[Member, ...]
 
@@ -27,11 +27,14 @@ class Group(Value, frozen=True):
     conn: its stream, 0 while it has none; heard_s: on the lease clock; caught: it may be a member
     mismatched: its digest differed: it has to leave and heal again
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
+    donors: of that heal: their incarnations (0: not known) by name, in the order of their stripes
+    held: the change in whose hold it began, 0 none; behind: how often in a row it fell behind the donors' logs
     tried, unreached: the last change for which it has tried its peers, and those that it did not reach
     apart: other members and it do not reach each other, so it is in no generation until it has caught up as a joiner
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
     way: how long it took from its start to its first contribution, for people
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
+    progress: what it told last of the heal that it is in
     """
 
     name: str
@@ -52,14 +55,22 @@ class Group(Value, frozen=True):
     mismatched: bool = False
     opened: int = 0
     heal: int = 0
-    donor: str = ""
+    donors: dict[str, int] = {}
+    held: int = 0
     heal_failures: int = 0
+    behind: int = 0
     retry_s: float = 0.0
     unlevelled: Version | None = None
+    progress: Progress | None = None
     tried: int = 0
     unreached: tuple[str, ...] = ()
     apart: bool = False
     way: str = ""
+
+    @property
+    def moving(self) -> bool:
+        """Its donors have staged and bytes have come, or it has loaded even."""
+        return self.progress is not None or self.caught
 
     @property
     def live(self) -> bool:
@@ -178,6 +189,7 @@ class RunState(Value, frozen=True):
     newest: Version = ROOT
     loss: float = 0.0
     step_s: float = 0.0
+    protocol_s: float = 0.0
     kept: tuple[Keeping, ...] = ()
     progress_s: float = -1.0
     finished: Version | None = None
@@ -248,7 +260,7 @@ def settled(state: RunState) -> RunState:
 
 def _is_odd(state: RunState, group: Group) -> bool:
     busy = group.draining or group.leaving or group.mismatched or group.caught or group.loading or group.heal != 0
-    return busy or (bool(state.gens) and not is_member(state.current, group))
+    return busy or bool(group.report.stagings) or (bool(state.gens) and not is_member(state.current, group))
 
 
 def change_group(state: RunState, group: Group, **fields: object) -> RunState:
@@ -263,7 +275,12 @@ def lease_clock(state: RunState, now: float) -> float:
 
 def in_grace(state: RunState, now: float) -> bool:
     """Whether less than one lease has passed since the start: nobody is judged yet."""
-    return now < state.started_s + state.config.lease_s + state.paused_s
+    return now < grace_until_s(state)
+
+
+def grace_until_s(state: RunState) -> float:
+    """When the first lease after the start is over."""
+    return state.started_s + state.config.lease_s + state.paused_s
 
 
 def member_group(state: RunState, member: Member) -> Group | None:

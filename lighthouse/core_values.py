@@ -55,7 +55,7 @@ class RunConfig(Value, frozen=True):
     cold_start_after_s: a cold start is made by itself after so long, from trained weights only; 0 means only by an
       operator
     skip_poison: a slot set aside is committed without, instead of holding the run
-    donors: how many donors a joiner is given at most
+    donors: how many donors a joiner is given at most; from three on, each holds two of as many stripes
     restart_limit: identical deaths of one name after which it is refused; 0 means no limit
     """
 
@@ -71,7 +71,7 @@ class RunConfig(Value, frozen=True):
     hold_patience_s: float = DEFAULTS.hold_patience_s
     cold_start_after_s: float = 0.0
     skip_poison: bool = False
-    donors: int = 4
+    donors: int = 3
     restart_limit: int = 0
 
     def __post_init__(self) -> None:
@@ -312,7 +312,8 @@ class GroupStanding(Value, frozen=True):
 class RunStatus(Value, frozen=True):
     """The run as the lighthouse sees it; as `StatusReply` on the wire. number: the newest generation with a base.
 
-    hold: why no generation is at work, in words; empty if one is. uptime_s is filled in by the shell.
+    hold: why no generation is at work, in words; empty if one is. protocol_s: of step_s, what the protocol itself cost.
+    uptime_s is filled in by the shell.
     """
 
     run_id: str = ""
@@ -323,6 +324,7 @@ class RunStatus(Value, frozen=True):
     groups: tuple[GroupStanding, ...] = ()
     loss: float = 0.0
     step_s: float = 0.0
+    protocol_s: float = 0.0
     uptime_s: float = 0.0
     finished: bool = False
 

@@ -73,7 +73,7 @@ class LighthouseOptions:
     """Seconds after which a run that nobody can go on from makes a cold start; 0 never does by itself."""
     skip_poison: bool = False
     """Commit without a slot that was in hand at two deaths, instead of holding for a person."""
-    donors: int = 4
+    donors: int = 3
     """At most so many donors serve one joiner."""
     restart_limit: int = 0
     """A group that dies so often for the same reason is refused; 0 never refuses."""

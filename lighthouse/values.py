@@ -103,6 +103,7 @@ class Report(Message, frozen=True):
     entries: entries that it can serve
     stop: a committed roll call asked for the end of the run; what follows is the farewell
     mark: how far its slowest rank is in the step in work (larger is farther)
+    heal, donors: the heal that it is in (0: none) and from whom; stagings: heals that it is a donor of
     """
 
     abandoned: int
@@ -117,6 +118,9 @@ class Report(Message, frozen=True):
     stop: bool = False
     mark: int = 0
     reason: str = ""
+    heal: int = 0
+    donors: tuple[str, ...] = ()
+    stagings: tuple[int, ...] = ()
     step_slots: int = 0
 
 
@@ -163,6 +167,7 @@ class Committed(Message, frozen=True):
 
     version: what the commit made; start: the generation the group is in after it, with its base
     promoted: members whose role changed by this roll call; mismatched: names whose digest differed
+    step_s: seconds of this step here; protocol_s: the most that the protocol cost any rank in its step before
     """
 
     version: Version
@@ -174,6 +179,7 @@ class Committed(Message, frozen=True):
     skipped: bool = False
     promoted: tuple[Member, ...] = ()
     mismatched: tuple[str, ...] = ()
+    protocol_s: float = 0.0
 
 
 class Failure(Message, frozen=True):
@@ -206,11 +212,28 @@ class CaughtUp(Message, frozen=True):
     version: Version
 
 
+class Progress(Message, frozen=True):
+    """How far a joiner is, told about twice a second as long as it gets on.
+
+    bytes, total: of the snapshot, verified so far and in all, over all shards; seconds: how long it has been loading
+    rate, donors: bytes a second just now, and from whom; version: what it stands on, below zero while it loads
+    """
+
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    donors: tuple[str, ...]
+    version: Version
+
+
 class HealFailed(Message, frozen=True):
-    """A joiner could not load from its donor; it wants to be told another way."""
+    """A joiner could not load from its donors, or not follow. behind: their logs do not reach back to it any more."""
 
     heal: int
     reason: str
+    behind: bool = False
 
 
 class Finished(Message, frozen=True):
@@ -233,10 +256,8 @@ class Probed(Message, frozen=True):
 
 
 class Contributed(Message, frozen=True):
-    """The group contributes for the first time since its ranks were started: seconds since then, by part.
-
-    The parts are those of `replica/agent_split.py`; warm: all ranks began in standbys
-    """
+    """The group contributes for the first time since its ranks were started: seconds since then, by the parts of
+    `replica/agent_split.py`; warm: all ranks began in standbys."""
 
     warm: bool
     start_s: float
@@ -247,22 +268,9 @@ class Contributed(Message, frozen=True):
     switch_s: float
 
 
-Up = (
-    Hello
-    | Beat
-    | Report
-    | Opened
-    | Committed
-    | Failure
-    | Died
-    | Drain
-    | CaughtUp
-    | HealFailed
-    | Finished
-    | Goodbye
-    | Probed
-    | Contributed
-)
+_Joining = CaughtUp | Progress | HealFailed | Contributed
+_Ending = Died | Drain | Finished | Goodbye
+Up = Hello | Beat | Report | Opened | Committed | Failure | Probed | _Joining | _Ending
 
 
 # ---- lighthouse to group -------------------------------------------------------------------------------------------
@@ -271,8 +279,7 @@ Up = (
 class Welcome(Message, frozen=True):
     """Answer to Hello: the group's incarnation, and whether it must wait to be healed.
 
-    lease_s, stall_patience_s, connect_s: the run's deadlines, from which all others follow (`lighthouse/deadlines.py`);
-    the lease is to be renewed
+    lease_s (to be renewed), stall_patience_s, connect_s: all deadlines follow from them (`lighthouse/deadlines.py`)
     contributors_wanted, allowed_groups: how many members contribute, as `lighthouse.batch.contributors_of` has it
     """
 
@@ -339,8 +346,9 @@ class Ready(Message, frozen=True):
 
 
 class Stage(Message, frozen=True):
-    """Stage a snapshot for a joiner. `donors` ranks-groups must name `heal` in one roll call; then all stage.
+    """Stage stripes `place` and the next one, of as many as there are donors, of a snapshot for a joiner.
 
+    `donors` groups must name `heal` in one roll call; then all of them stage.
     now: the run holds; stage at the present version without a roll call
     entries: no snapshot: keep the log for the joiner, from the entry that led to the present version on
     """
@@ -348,6 +356,7 @@ class Stage(Message, frozen=True):
     heal: int
     joiner: str
     donors: int
+    place: int
     now: bool = False
     entries: bool = False
 

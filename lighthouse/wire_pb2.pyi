@@ -63,7 +63,7 @@ class Start(_message.Message):
     def __init__(self, number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("abandoned", "version", "cursor", "generation", "failed", "starts", "answers", "promoted", "entries", "stop", "mark", "reason", "step_slots")
+    __slots__ = ("abandoned", "version", "cursor", "generation", "failed", "starts", "answers", "promoted", "entries", "stop", "mark", "reason", "step_slots", "heal", "donors", "stagings")
     ABANDONED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,9 @@ class Report(_message.Message):
     MARK_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STEP_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
+    STAGINGS_FIELD_NUMBER: _ClassVar[int]
     abandoned: int
     version: Version
     cursor: int
@@ -90,7 +93,10 @@ class Report(_message.Message):
     mark: int
     reason: str
     step_slots: int
-    def __init__(self, abandoned: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., generation: _Optional[int] = ..., failed: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., entries: _Optional[_Iterable[_Union[EntryName, _Mapping]]] = ..., stop: _Optional[bool] = ..., mark: _Optional[int] = ..., reason: _Optional[str] = ..., step_slots: _Optional[int] = ...) -> None: ...
+    heal: int
+    donors: _containers.RepeatedScalarFieldContainer[str]
+    stagings: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, abandoned: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., generation: _Optional[int] = ..., failed: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., entries: _Optional[_Iterable[_Union[EntryName, _Mapping]]] = ..., stop: _Optional[bool] = ..., mark: _Optional[int] = ..., reason: _Optional[str] = ..., step_slots: _Optional[int] = ..., heal: _Optional[int] = ..., donors: _Optional[_Iterable[str]] = ..., stagings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("run_id", "name", "incarnation", "host", "took_over", "setup", "rendezvous", "weights", "digest", "report")
@@ -136,7 +142,7 @@ class Opened(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("version", "start", "loss", "tokens", "grad_norm", "step_s", "skipped", "promoted", "mismatched")
+    __slots__ = ("version", "start", "loss", "tokens", "grad_norm", "step_s", "skipped", "promoted", "mismatched", "protocol_s")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +152,7 @@ class Committed(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     PROMOTED_FIELD_NUMBER: _ClassVar[int]
     MISMATCHED_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_S_FIELD_NUMBER: _ClassVar[int]
     version: Version
     start: Start
     loss: float
@@ -155,7 +162,8 @@ class Committed(_message.Message):
     skipped: bool
     promoted: _containers.RepeatedCompositeFieldContainer[Member]
     mismatched: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., step_s: _Optional[float] = ..., skipped: _Optional[bool] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., mismatched: _Optional[_Iterable[str]] = ...) -> None: ...
+    protocol_s: float
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., step_s: _Optional[float] = ..., skipped: _Optional[bool] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., mismatched: _Optional[_Iterable[str]] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("number", "reason", "named")
@@ -189,13 +197,33 @@ class CaughtUp(_message.Message):
     version: Version
     def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
+class Progress(_message.Message):
+    __slots__ = ("heal", "bytes", "total", "seconds", "rate", "donors", "version")
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    donors: _containers.RepeatedScalarFieldContainer[str]
+    version: Version
+    def __init__(self, heal: _Optional[int] = ..., bytes: _Optional[int] = ..., total: _Optional[int] = ..., seconds: _Optional[float] = ..., rate: _Optional[float] = ..., donors: _Optional[_Iterable[str]] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
 class HealFailed(_message.Message):
-    __slots__ = ("heal", "reason")
+    __slots__ = ("heal", "reason", "behind")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     heal: int
     reason: str
-    def __init__(self, heal: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    behind: bool
+    def __init__(self, heal: _Optional[int] = ..., reason: _Optional[str] = ..., behind: _Optional[bool] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("version",)
@@ -288,18 +316,20 @@ class Ready(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("heal", "joiner", "donors", "now", "entries")
+    __slots__ = ("heal", "joiner", "donors", "place", "now", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     JOINER_FIELD_NUMBER: _ClassVar[int]
     DONORS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     joiner: str
     donors: int
+    place: int
     now: bool
     entries: bool
-    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
+    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., place: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Heal(_message.Message):
     __slots__ = ("heal", "sources", "entries")
@@ -370,7 +400,7 @@ class Contributed(_message.Message):
     def __init__(self, warm: _Optional[bool] = ..., start_s: _Optional[float] = ..., import_s: _Optional[float] = ..., build_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., replay_s: _Optional[float] = ..., switch_s: _Optional[float] = ...) -> None: ...
 
 class GroupMessage(_message.Message):
-    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "probed", "contributed")
+    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "progress", "probed", "contributed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -383,6 +413,7 @@ class GroupMessage(_message.Message):
     HEAL_FAILED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PROBED_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
@@ -397,9 +428,10 @@ class GroupMessage(_message.Message):
     heal_failed: HealFailed
     finished: Finished
     goodbye: Goodbye
+    progress: Progress
     probed: Probed
     contributed: Contributed
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., probed: _Optional[_Union[Probed, _Mapping]] = ..., contributed: _Optional[_Union[Contributed, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., probed: _Optional[_Union[Probed, _Mapping]] = ..., contributed: _Optional[_Union[Contributed, _Mapping]] = ...) -> None: ...
 
 class LighthouseMessage(_message.Message):
     __slots__ = ("welcome", "refused", "fenced", "abandon", "base", "prepare", "ready", "stage", "heal", "release", "leave", "holding", "probe")
@@ -470,7 +502,7 @@ class GroupStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., last_heard_s: _Optional[float] = ..., host: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run_id", "number", "first_number", "version", "hold", "groups", "loss", "step_s", "uptime_s", "finished")
+    __slots__ = ("run_id", "number", "first_number", "version", "hold", "groups", "loss", "step_s", "uptime_s", "finished", "protocol_s")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -481,6 +513,7 @@ class StatusReply(_message.Message):
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_S_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     number: int
     first_number: int
@@ -491,7 +524,8 @@ class StatusReply(_message.Message):
     step_s: float
     uptime_s: float
     finished: bool
-    def __init__(self, run_id: _Optional[str] = ..., number: _Optional[int] = ..., first_number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., hold: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., step_s: _Optional[float] = ..., uptime_s: _Optional[float] = ..., finished: _Optional[bool] = ...) -> None: ...
+    protocol_s: float
+    def __init__(self, run_id: _Optional[str] = ..., number: _Optional[int] = ..., first_number: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., hold: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., step_s: _Optional[float] = ..., uptime_s: _Optional[float] = ..., finished: _Optional[bool] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("run_id", "history")

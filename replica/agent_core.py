@@ -7,6 +7,7 @@ verdicts by the order of the calls, and after it has abandoned a generation it r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ from lighthouse.values import (
     Stage,
     Welcome,
 )
-from replica import agent_heal, agent_life, agent_plan, agent_session, agent_split, agent_step
+from replica import agent_heal, agent_life, agent_plan, agent_progress, agent_session, agent_split, agent_step
 from replica.agent_state import (
     AgentState,
     JoinPhase,
@@ -60,6 +61,7 @@ from replica.values import (
     Loaded,
     LoadFailed,
     Mark,
+    Moved,
     Raised,
     RankFailed,
     RankOpened,
@@ -118,11 +120,13 @@ def wake_at(state: AgentState, now: float) -> float | None:
         times.append(due if now < due else due + deadlines(state).quit_s)
     if welcomed(state):
         times.append(session.beat_at)
+        times.append(agent_progress.due_s(state))
     elif session.phase is SessionPhase.CLOSED and agent_session.wanted(state):
         times.append(session.retry_at)
     if state.terms is None and session.wanted_at is not None and attached(state) and state.ending is None:
         times.append(session.wanted_at + deadlines(state).welcome_s)
-    return max(now, min(times)) if times else None
+    soonest = min(times, default=math.inf)
+    return max(now, soonest) if math.isfinite(soonest) else None
 
 
 def hold(state: AgentState, now: float) -> AgentHold:
@@ -183,6 +187,7 @@ _RULES: tuple[Rule, ...] = (
     agent_session.connect,
     agent_session.greet,
     agent_session.tell,
+    agent_progress.tell,
     agent_split.note,
     _give_notes,
 )
@@ -223,6 +228,7 @@ _RANK: dict[type[Any], Callable[[AgentState, int, Any, float], AgentState]] = {
     Held: agent_heal.held,
     UpToDate: agent_heal.up_to_date,
     FetchFailed: agent_heal.fetch_failed,
+    Moved: agent_progress.moved,
     Loaded: agent_heal.loaded,
     LoadFailed: agent_heal.load_failed,
 }

@@ -28,7 +28,7 @@ from replica.agent_state import (
     set_at,
     shown,
 )
-from replica.agent_step import applied
+from replica.agent_step import applied, staged_by
 from replica.agent_values import Effect, ToRanks
 from replica.roster import place_of
 from replica.values import (
@@ -71,7 +71,7 @@ def base(state: AgentState, message: Base, now: float) -> AgentState:
 
 def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     none = (None,) * state.config.shards
-    joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none)
+    joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none, moved=none)
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
@@ -143,22 +143,24 @@ def held(state: AgentState, shard_rank: int, message: Held, now: float) -> Agent
 def fetch_failed(state: AgentState, shard_rank: int, message: FetchFailed, now: float) -> AgentState:
     if state.fetching is None or message.version != state.stand.version or state.held[shard_rank] is not None:
         return state
-    return _stuck(state, f"rank {shard_rank} got no entry from {message.version}: {message.reason}")
+    reason = f"rank {shard_rank} got no entry from {message.version}: {message.reason}"
+    return _stuck(state, reason, message.behind)
 
 
-def _stuck(state: AgentState, reason: str) -> AgentState:
+def _stuck(state: AgentState, reason: str, behind: bool = False) -> AgentState:
     """The entry that is wanted cannot be had: the base is given up, or the heal."""
     if state.level is not None:
         return failed(state, state.level.base.number, reason)
-    return _heal_failed(state, reason)
+    return _heal_failed(state, reason, behind)
 
 
-def _heal_failed(state: AgentState, reason: str) -> AgentState:
+def _heal_failed(state: AgentState, reason: str, behind: bool = False) -> AgentState:
     joining = state.joining
     if joining is None:
         return state
     state = noted(state, "heal_failed", heal=joining.heal, reason=reason)
-    return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason, caught_up=False, told_in=0))
+    failed = put(joining, phase=JoinPhase.FAILED, reason=reason, behind=behind, caught_up=False, told_in=0)
+    return put(state, joining=failed)
 
 
 # ---- record: a donor -----------------------------------------------------------------------------------------------
@@ -167,7 +169,9 @@ def _heal_failed(state: AgentState, reason: str) -> AgentState:
 def stage(state: AgentState, message: Stage, now: float) -> AgentState:
     others = tuple(staging for staging in state.stagings if staging.heal != message.heal)
     dropped = tuple(staging.heal for staging in others[: -_STAGINGS + 1])
-    new = Staging(heal=message.heal, donors=message.donors, now=message.now, entries=message.entries)
+    new = Staging(
+        heal=message.heal, donors=message.donors, place=message.place, now=message.now, entries=message.entries
+    )
     return put(state, stagings=(*others[-_STAGINGS + 1 :], new), drops=(*state.drops, *dropped))
 
 
@@ -226,8 +230,10 @@ def apply(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         return _stuck(put(state, held=(None,) * state.config.shards), "the ranks hold different entries")
     if name.end != wanted:
         return _stuck(put(state, held=(None,) * state.config.shards), f"the entry leads to {name.end}, not to {wanted}")
-    effects.append(ToRanks(message=Apply(name=name, cursor=state.stand.cursor + merged.slots)))
-    state = fresh_step(applied(state, merged), now)
+    state, staged = staged_by(state, merged)
+    effects.append(ToRanks(message=Apply(name=name, cursor=state.stand.cursor + merged.slots, stage=staged)))
+    # A joiner may have to lead on alone: what it told of itself must not be what it was before.
+    state = put(fresh_step(applied(state, merged), now), report_due=state.report_due or state.level is None)
     if merged.switch >= state.floor and state.level is None:
         return _follow_switch(state, merged.switch, now, effects)
     return state
@@ -282,7 +288,14 @@ def stage_for(state: AgentState, now: float, effects: list[Effect]) -> AgentStat
     for staging in state.stagings:
         if not staging.told:
             at_once = staging.entries or (staging.now and not live(state))
-            effects.append(ToRanks(message=StageFor(heal=staging.heal, now=at_once, entries=staging.entries)))
+            asked = StageFor(
+                heal=staging.heal,
+                now=at_once,
+                place=staging.place,
+                donors=staging.donors,
+                entries=staging.entries,
+            )
+            effects.append(ToRanks(message=asked))
             staging = put(staging, told=True, staged=at_once)
         told.append(staging)
     return put(state, stagings=tuple(told), drops=())

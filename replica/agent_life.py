@@ -103,7 +103,10 @@ def mark(state: AgentState, shard_rank: int, message: Mark, now: float) -> Agent
     return put(state, life=life)
 
 
-_FAR = {MarkKind.GRADIENTS: 1_000_000, MarkKind.ROLL_CALL: 1_000_001}
+VOTED = 1_000_001
+"""Mark of a rank that is in the roll call of its step, or has sent what it gathered there."""
+
+_FAR = {MarkKind.GRADIENTS: 1_000_000, MarkKind.ROLL_CALL: VOTED}
 
 
 def raised(state: AgentState, shard_rank: int, message: Raised, now: float) -> AgentState:

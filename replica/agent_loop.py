@@ -243,9 +243,8 @@ class AgentLoop:
             if self._attach is not None:
                 await self._attach.stop()
                 self._attach = None
-            server = AttachServer(
-                life, self._state.config.shards, self._options.token, self._rank_said, self._rank_left
-            )
+            shards, hello_s = self._state.config.shards, self.deadlines.hello_s
+            server = AttachServer(life, shards, self._options.token, self._rank_said, self._rank_left, hello_s)
             address = await server.start(_address(self._hands.folder, life))
             self._attach = server
             variables = self._variables(life, address)

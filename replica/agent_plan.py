@@ -18,11 +18,10 @@ from replica.agent_state import (
     noted,
     put,
     shown,
-    work_at,
 )
 from replica.agent_values import Effect, ToRank, ToRanks
-from replica.roster import Roster, changed, has_newcomers, place_of
-from replica.values import Go, Open, RankOpened, ReadyFor
+from replica.roster import Roster, changed, contributors, has_newcomers, place_of, share
+from replica.values import Go, Open, RankOpened, ReadyFor, Work
 
 _KEPT = 4
 """Plans that ranks may still name: one more would take as many switches in flight at once."""
@@ -199,3 +198,22 @@ def go(state: AgentState, rendezvous: tuple[str, ...], effects: list[Effect]) ->
     assert work is not None
     for shard_rank, address in enumerate(rendezvous):
         effects.append(ToRank(shard_rank=shard_rank, message=Go(work=work, rendezvous=address)))
+
+
+def work_at(state: AgentState, generation: int, roster: Roster, place: int, digest: bool) -> Work:
+    """The step after a commit, for the member at `place`: even deal, or the farewell. Place -1: wait for a verdict."""
+    stand = state.stand
+    farewell = stand.stop or stand.version.step >= state.steps
+    member = place >= 0
+    step_slots = state.batch.slots if farewell else state.batch.step_slots(contributors(roster), stand.cursor)
+    return Work(
+        generation=generation,
+        place=place,
+        size=len(roster) if member else 0,
+        version=stand.version,
+        cursor=stand.cursor,
+        slots=share(roster, place, step_slots) if member and not farewell else (),
+        step_slots=step_slots,
+        digest=digest and not farewell,
+        farewell=farewell,
+    )

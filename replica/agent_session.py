@@ -234,7 +234,7 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     said: list[Effect] = [ToLighthouse(message=failure) for failure in state.failures]
     joining = state.joining
     if joining is not None and joining.phase is JoinPhase.FAILED and joining.told_in != session.number:
-        said.append(ToLighthouse(message=HealFailed(heal=joining.heal, reason=joining.reason)))
+        said.append(ToLighthouse(message=HealFailed(heal=joining.heal, reason=joining.reason, behind=joining.behind)))
         joining = put(joining, told_in=session.number)
     plan = state.plans[-1] if state.plans else None
     if plan is not None and len(plan.opened) == state.config.shards and plan.number > session.opened_told:
@@ -265,7 +265,7 @@ def tell(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
 
 def report(state: AgentState) -> Report:
     """What the group stands for at this moment."""
-    stand, seat = state.stand, state.seat
+    stand, seat, joining = state.stand, state.seat, state.joining
     reason = seat.failed or (state.ending.reason if state.ending else "")
     return Report(
         abandoned=state.floor,
@@ -281,4 +281,7 @@ def report(state: AgentState) -> Report:
         stop=stand.stop,
         mark=min(state.life.marks, default=0),
         reason=reason,
+        heal=joining.heal if joining is not None else 0,
+        donors=tuple(source.name for source in joining.sources) if joining is not None else (),
+        stagings=tuple(staging.heal for staging in state.stagings),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from lighthouse.values import (
     Member,
     Probe,
     Probed,
+    Progress,
     RosterChange,
     Source,
     Start,
@@ -32,8 +34,8 @@ from lighthouse.values import (
     Welcome,
 )
 from replica.agent_values import AgentConfig, Effect, Ledger, LedgerLine, Say
-from replica.roster import Roster, contributors, share
-from replica.values import Attach, Fetch, Held, Loaded, Work
+from replica.roster import Roster
+from replica.values import Attach, Fetch, Held, Loaded, Moved, Work
 
 UNUSABLE = Version(-1, 0)
 """What a group reports as its version while a load is under way or has failed: it stands nowhere."""
@@ -201,8 +203,9 @@ class Level(Value, frozen=True):
 class Joining(Value, frozen=True):
     """A heal of this group.
 
-    up_to_date: by shard_rank, the version that its source had nothing newer than
+    up_to_date, moved: by shard_rank, the version that its sources had nothing newer than, and how much it has loaded
     told_in: session in which the lighthouse was told that it has caught up, or that it failed
+    progress: told last, the next time at `progress_at` or later
     """
 
     heal: int
@@ -213,6 +216,10 @@ class Joining(Value, frozen=True):
     caught_up: bool = False
     told_in: int = 0
     reason: str = ""
+    behind: bool = False
+    moved: tuple[Moved | None, ...] = ()
+    progress: Progress | None = None
+    progress_at: float = 0.0
 
 
 class Staging(Value, frozen=True):
@@ -220,6 +227,7 @@ class Staging(Value, frozen=True):
 
     heal: int
     donors: int
+    place: int
     now: bool
     entries: bool = False
     told: bool = False
@@ -307,7 +315,12 @@ def knobs(state: AgentState) -> Knobs:
     terms = state.terms
     if terms is None:
         return state.config.knobs
-    return Knobs(lease_s=terms.lease_s, stall_patience_s=terms.stall_patience_s, connect_s=terms.connect_s)
+    return _knobs(terms.lease_s, terms.stall_patience_s, terms.connect_s)
+
+
+@cache
+def _knobs(lease_s: float, stall_patience_s: float, connect_s: float) -> Knobs:
+    return Knobs(lease_s=lease_s, stall_patience_s=stall_patience_s, connect_s=connect_s)
 
 
 def deadlines(state: AgentState) -> Deadlines:
@@ -364,11 +377,8 @@ def abandoned(state: AgentState, number: int) -> AgentState:
 def failed(state: AgentState, number: int, reason: str, named: tuple[str, ...] = ()) -> AgentState:
     """With generation `number` given up here: it is abandoned, and the lighthouse is to be told."""
     state = noted(state, "generation_failed", generation=shown(state, number), reason=reason)
-    state = put(
-        abandoned(state, number + 1),
-        failures=(*state.failures, Failure(number=number, reason=reason, named=named)),
-        report_due=True,
-    )
+    failures = (*state.failures, Failure(number=number, reason=reason, named=named))
+    state = put(abandoned(state, number + 1), failures=failures, report_due=True)
     return put(state, seat=put(state.seat, failed=reason))
 
 
@@ -379,22 +389,3 @@ def ending(state: AgentState, now: float, code: int, reason: str, **more: Any) -
     state = noted(state, "leaving", code=code, reason=reason)
     until = now + deadlines(state).quit_s
     return put(state, ending=Ending(code=code, reason=reason, until=until, **more), report_due=True)
-
-
-def work_at(state: AgentState, generation: int, roster: Roster, place: int, digest: bool) -> Work:
-    """The step after a commit, for the member at `place`: even deal, or the farewell. Place -1: wait for a verdict."""
-    stand = state.stand
-    farewell = stand.stop or stand.version.step >= state.steps
-    member = place >= 0
-    step_slots = state.batch.slots if farewell else state.batch.step_slots(contributors(roster), stand.cursor)
-    return Work(
-        generation=generation,
-        place=place,
-        size=len(roster) if member else 0,
-        version=stand.version,
-        cursor=stand.cursor,
-        slots=share(roster, place, step_slots) if member and not farewell else (),
-        step_slots=step_slots,
-        digest=digest and not farewell,
-        farewell=farewell,
-    )

@@ -7,7 +7,8 @@ calls give the same merged roll call in every group, so all that commit go on al
 from __future__ import annotations
 
 from lighthouse.values import Committed, EntryName, Start
-from replica.agent_plan import not_opened, switched
+from replica.agent_life import VOTED
+from replica.agent_plan import not_opened, switched, work_at
 from replica.agent_state import (
     AgentState,
     Seat,
@@ -21,7 +22,6 @@ from replica.agent_state import (
     put,
     set_at,
     welcomed,
-    work_at,
 )
 from replica.agent_values import Effect, ToLighthouse, ToRanks
 from replica.rollcall import Invalid, merge
@@ -38,7 +38,12 @@ def vote(state: AgentState, shard_rank: int, message: RollCall, now: float) -> A
         return noted(state, "vote_refused", shard_rank=shard_rank, step=message.step)
     if seat.votes[shard_rank] is not None:
         return state
-    return put(state, seat=put(seat, votes=set_at(seat.votes, shard_rank, message.records)))
+    marks = set_at(state.life.marks, shard_rank, VOTED)
+    return put(
+        state,
+        seat=put(seat, votes=set_at(seat.votes, shard_rank, message.records)),
+        life=put(state.life, marks=marks),
+    )
 
 
 def rank_failed(state: AgentState, shard_rank: int, message: RankFailed, now: float) -> AgentState:
@@ -89,15 +94,10 @@ def _farewell(state: AgentState, merged: Merged, now: float, effects: list[Effec
 
 def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effect]) -> AgentState:
     seat, stand, leave = state.seat, state.stand, state.leave_after
-    staged = {
-        staging.heal
-        for staging in state.stagings
-        if staging.told and not staging.staged and _all_named(state, merged, staging.heal, staging.donors)
-    }
+    state, staged = staged_by(state, merged)
     state = put(
         ledgered(state, _line(merged, stand.answers, stand.cursor)),
         stand=_moved(stand, merged),
-        stagings=tuple(put(s, staged=True) if s.heal in staged else s for s in state.stagings),
         life=put(state.life, commits=state.life.commits + 1, contributes=state.life.contributes or bool(stand.answers)),
     )
     state = promoted(state, merged)
@@ -116,7 +116,7 @@ def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effe
             message=Commit(
                 merged=merged,
                 next=work,
-                stage=tuple(sorted(staged)),
+                stage=staged,
                 leave=leave is not None,
                 success=leave is None or leave.success,
                 reason="" if leave is None else leave.reason,
@@ -129,6 +129,22 @@ def _committed(state: AgentState, merged: Merged, now: float, effects: list[Effe
         code = 0 if leave.success else 1
         return ending(put(state, leave_after=None), now, code, leave.reason, success=leave.success, told=True)
     return state
+
+
+def staged_by(state: AgentState, merged: Merged) -> tuple[AgentState, tuple[int, ...]]:
+    """The heals that all their donors stage for after this step, and the state in which that is done.
+
+    Whoever did not commit it but applies its entry stages too: the others do, and count on it.
+    """
+    staged = tuple(
+        staging.heal
+        for staging in state.stagings
+        if staging.told and not staging.staged and _all_named(state, merged, staging.heal, staging.donors)
+    )
+    if not staged:
+        return state, ()
+    kept = tuple(put(s, staged=True) if s.heal in staged else s for s in state.stagings)
+    return put(state, stagings=kept), tuple(sorted(staged))
 
 
 def _all_named(state: AgentState, merged: Merged, heal: int, donors: int) -> bool:
@@ -145,6 +161,7 @@ def _told(merged: Merged, seat: Seat, new: Roster, start: Start, now: float) -> 
         tokens=merged.tokens,
         grad_norm=merged.grad_norm,
         step_s=now - seat.since,
+        protocol_s=merged.protocol_s,
         skipped=merged.skip,
         promoted=new,
         mismatched=tuple(seat.roster[place].name for place in merged.mismatched),
@@ -199,5 +216,6 @@ def _line(merged: Merged, slots: tuple[int, ...] | None, cursor: int) -> dict[st
         "loss": merged.loss_sum,
         "tokens": merged.tokens,
         "skipped": int(merged.skip),
+        "protocol_s": merged.protocol_s,
     }
     return line if slots is None else {**line, "slots": list(slots)}

@@ -187,7 +187,7 @@ class Ledger(Message, frozen=True):
     slot's place in the run's order, -1 if the group is past that step
     event "commit": a step was committed here: it made (`step`, `generation`) from (`from_step`, `from_generation`);
     `cursor`: its first slot in the run's order; `slots` that this group summed; `loss` (sum over the step), `tokens`,
-    `skipped` (0 or 1)
+    `skipped` (0 or 1); `protocol_s`: the most that the protocol cost any rank in its step before
     event "apply": the same for an entry that was applied (no `slots`)
     event "load": the group stands on (`step`, `generation`) and `cursor` by heal `heal`
     event "enter": `generation` entered from (`step`, `from_generation`), with `slots` to sum first

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -30,8 +30,10 @@ from replica.data import Collate, SlotData, open_data
 from replica.data_plan import DataPlan
 from replica.environment import NotARankError, RankEnvironment, read_environment
 from replica.errors import Left, MisuseError
+from replica.measures import Times
 from replica.state import HasStateDict
-from replica.steps import REHEARSAL, Observer, StepLoop
+from replica.step_parts import Observer
+from replica.steps import REHEARSAL, StepLoop
 from replica.values import Merged
 
 
@@ -54,6 +56,7 @@ class StepResult:
 
     version: what it made; loss: mean per token; grad_norm: 2-norm of the mean gradient, before clipping
     skipped: the update was left out; save, stop: somebody asked for a save, or for the end of the run
+    times: where the seconds of this rank's training thread went; `times.protocol` is what Bellrock itself cost
     """
 
     version: Version
@@ -63,9 +66,10 @@ class StepResult:
     skipped: bool
     save: bool
     stop: bool
+    times: Times
 
     @classmethod
-    def of(cls, merged: Merged) -> StepResult:
+    def of(cls, merged: Merged, times: Times) -> StepResult:
         """The part of a merged roll call that a training program may care for."""
         return cls(
             version=merged.end,
@@ -75,6 +79,7 @@ class StepResult:
             skipped=merged.skip,
             save=merged.save,
             stop=merged.stop,
+            times=times,
         )
 
 
@@ -149,7 +154,7 @@ class Step:
             raise MisuseError("step.apply() is called once for each step")
         self.applied = True
         merged = self._loop.settle()
-        self.result = None if merged is None else StepResult.of(merged)
+        self.result = None if merged is None else StepResult.of(merged, self._loop.times)
 
     def _slot(self, index: int) -> Slot:
         number = self.cursor + index
@@ -171,9 +176,15 @@ class Replica:
     dataset_length: samples in the data set, for `Slot.samples`; data: any text that must be equal in all groups
     apply: a function of an `Update`, in place of the default (mean per token, clip, optimizer, schedule)
     max_grad_norm: for the default apply; None does not clip
-    bucket_bytes: gradients are reduced in pieces of about this size; overlap: while backward still runs
+    bucket_bytes: gradients are reduced in pieces of about this size (the default is from `make bench-buckets`, see
+    docs/benchmarks.md); overlap: while backward still runs
+    reduce_dtype: "fp32" or "bf16": what gradients are added up in over the groups; None is each parameter's own dtype.
+    Over slots they are added up in the parameter's dtype all the same. bf16 halves the bytes of a reduction and of
+    entries, and rounds each group's sum, and each partial sum, to 8 bits; all groups still get the same bits
     process_group: over the shards; None is torch.distributed's default group
-    backend, heal_log_bytes: of communicators between groups, and memory for one joiner's entries
+    backend: of communicators between groups
+    heal_log_bytes: memory for steps that a joiner has yet to fetch; one that needs more starts over from a newer
+    snapshot. None: eight steps' gradients of this shard, at least 64 MiB
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
     observer: called with (phase, step) as steps go on, on the training thread; for profiles, drills and tests
     Raises MisuseError where the program has to be changed.
@@ -202,11 +213,12 @@ class Replica:
         extras: Mapping[str, HasStateDict] | None = None,
         dataset_length: int | None = None,
         data: str = "",
-        bucket_bytes: int = 25 << 20,
+        bucket_bytes: int = 4 << 20,
+        reduce_dtype: Literal["fp32", "bf16"] | None = None,
         overlap: bool = True,
         process_group: dist.ProcessGroup | None = None,
         backend: str = "gloo",
-        heal_log_bytes: int = 4 << 30,
+        heal_log_bytes: int | None = None,
         environment: RankEnvironment | None = None,
         observer: Observer | None = None,
     ) -> None:
@@ -224,6 +236,7 @@ class Replica:
             dataset_length=dataset_length,
             data=data,
             bucket_bytes=bucket_bytes,
+            reduce_dtype=reduce_dtype,
             overlap=overlap,
             backend=backend,
             heal_log_bytes=heal_log_bytes,

@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import replica
-from lighthouse.auth import read_token, token_metadata
+from lighthouse.auth import read_token
 from lighthouse.batch import BatchPolicy
 from lighthouse.deadlines import derive
 from replica.apply import Apply, DefaultApply, raw_sums
@@ -37,10 +37,18 @@ from replica.healing import Healing
 from replica.patience import InForce
 from replica.reduction import Hooks
 from replica.state import HasStateDict, TrainingState
-from replica.steps import Observer, Parts, StepLoop
+from replica.step_parts import Observer, Parts
+from replica.steps import StepLoop
 from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
-from replica.values import Abandoned, Attach, Fetch, Go, Open, Patience, Raised, RankDown
+from replica.values import Abandoned, Attach, Go, Open, Patience, Raised, RankDown
+
+_LOG_STEPS = 8
+_LOG_BYTES = 64 << 20
+"""A joiner's log holds so many steps' gradients, but at least so many bytes, where nothing else is said."""
+
+REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What gradients may be added up in, over the groups."""
 
 _COUNTS = (
     "slots",
@@ -71,15 +79,20 @@ class ReplicaOptions:
     dataset_length: int | None
     data: str
     bucket_bytes: int
+    reduce_dtype: str | None
     overlap: bool
     backend: str
-    heal_log_bytes: int
+    heal_log_bytes: int | None
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise MisuseError(f"{name} is {value}; it must be 1 or more")
+        if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
+            raise MisuseError(
+                f"reduce_dtype is {self.reduce_dtype!r}; it must be {' or '.join(REDUCE_DTYPES)}, or None"
+            )
         if (self.slots is None) == (self.slots_per_group is None):
             raise MisuseError(
                 "give either slots (the global batch stays the same, however many groups there are) or slots_per_group "
@@ -200,6 +213,7 @@ def assemble(
         shard_rank=environment.shard_rank,
         group=group,
         bucket_bytes=options.bucket_bytes,
+        reduce_dtype=REDUCE_DTYPES.get(options.reduce_dtype or ""),
     )
     state = TrainingState(model, optimizer, scheduler, extras)
     log = EntryLog(reuse_sets=0)  # ScratchPool knows better when memory is free
@@ -272,17 +286,15 @@ def _connect(
             communicators.open(command.number, command.place, command.size, command.rendezvous, planned=True)
         elif isinstance(command, Abandoned):
             communicators.abandon_below(command.number, f"generations below {command.number} are over")
-        elif isinstance(command, Fetch):
-            healing.fetch(command)
-            return True
         elif isinstance(command, Patience):
             return in_force.heed(command)
-        return False
+        return healing.at_once(command)
 
     def lost(reason: str) -> None:
         communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
+        healing.supersede(1 << 62)
 
-    link = AgentLink(environment.agent, token_metadata(token), at_once, lost, orphan_s=in_force.now.orphan_s)
+    link = AgentLink(environment.agent, token, at_once, lost, orphan_s=in_force.now.orphan_s)
     communicators = Communicators(begin, link.say)
     healing = Healing(
         state=state,
@@ -292,7 +304,7 @@ def _connect(
         token=token.encode(),
         shard_rank=environment.shard_rank,
         like=[torch.empty(b.numel, dtype=b.dtype, device="meta") for b in gradients.layout.buckets],
-        log_bytes=options.heal_log_bytes,
+        log_bytes=options.heal_log_bytes or max(_LOG_STEPS * gradients.layout.bytes, _LOG_BYTES),
         in_force=in_force,
         say=link.say,
     )
@@ -362,6 +374,7 @@ def _setup(
         "apply": "default" if apply is None else getattr(apply, "__qualname__", type(apply).__qualname__),
         "max_grad_norm": str(options.max_grad_norm),
         "bucket_bytes": str(options.bucket_bytes),
+        "reduce_dtype": options.reduce_dtype or "as parameters",
         "data": f"{options.dataset_length or ''} {options.data}".strip(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,

@@ -11,25 +11,25 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import socket
+import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import grpc
-
+from lighthouse.deadlines import DEFAULTS
+from replica.descriptors import fork_guard, socket_lock
 from replica.errors import LeaveError
-from replica.values import Attach, RankDown, RankUp
-from replica.wire import RANK_DOWN, RANK_UP, AgentStub
+from replica.frames import MESSAGE_BYTES, Frames, Kind, frame
+from replica.rendezvous import split_address
+from replica.values import Attach, Mark, RankDown, RankUp, RollCall
+from replica.wire import RANK_DOWN, RANK_UP
 
 ORPHAN_EXIT_CODE = 70
 """Exit code of a rank that was still computing long after its agent had gone."""
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.enable_http_proxy", 0),
-)
+HELD_S = 0.1
+"""How long a mark may be held back that the roll call soon makes superfluous. Stalls are judged by seconds."""
+_PIECE_BYTES = 1 << 16
 
 
 class _Ended:
@@ -42,7 +42,7 @@ class _Ended:
 class AgentLink:
     """The stream to the agent at `address` ("host:port" or "unix:path").
 
-    metadata: what shows the agent the run's token
+    token: the run's, which the agent asks for
     at_once: called on the reader thread with each command as it arrives; True keeps it out of the queue
     lost: called on the reader thread when the stream has ended, before the training thread can see it
     orphan_s: the process is ended if the training thread has not looked this long after the stream ended
@@ -51,33 +51,52 @@ class AgentLink:
     def __init__(
         self,
         address: str,
-        metadata: tuple[tuple[str, str], ...],
+        token: str,
         at_once: Callable[[RankDown], bool],
         lost: Callable[[str], None],
         *,
-        orphan_s: float = 10.0,
+        orphan_s: float = DEFAULTS.orphan_s,
     ) -> None:
+        self._address = address
+        self._token = token
         self._at_once = at_once
         self._lost = lost
         self._orphan_s = orphan_s
-        self._up: queue.SimpleQueue[RankUp | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        self._held = b""
+        self._sock: socket.socket | None = None
         self._down: queue.SimpleQueue[RankDown | _Ended] = queue.SimpleQueue()
         self._peeked: RankDown | _Ended | None = None
         self._noticed = threading.Event()
         self._closing = False
         self._over: _Ended | None = None
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
-        self._call: Any = AgentStub(self._channel).Attach(self._outgoing(), metadata=metadata, wait_for_ready=True)
         self._reader = threading.Thread(target=self._read, name="bellrock-attach", daemon=True)
 
     def attach(self, first: Attach) -> None:
-        """Says who this rank is, as the first message, and begins to read."""
-        self._up.put(first)
+        """Connects, says who this rank is, as the first message, and begins to read. Raises LeaveError."""
+        try:
+            sock = _connected(self._address)
+            sock.sendall(frame(Kind.TOKEN, self._token.encode()) + frame(Kind.MESSAGE, RANK_UP.encode(first)))
+        except OSError as error:
+            raise LeaveError(f"the agent at {self._address} cannot be reached: {error}") from error
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(HELD_S))
+        fork_guard.keep(self, [(sock.fileno(), os.fstat(sock.fileno()).st_ino)], lambda: None)
+        with self._sending:
+            self._sock = sock
         self._reader.start()
 
     def say(self, message: RankUp) -> None:
-        """Queues a message to the agent; lost if the stream is over. Any thread."""
-        self._up.put(message)
+        """Sends a message to the agent; lost if there is no stream, or it is over. Any thread."""
+        data = frame(Kind.MESSAGE, RANK_UP.encode(message))
+        with self._sending:
+            held, self._held = self._held, b""
+            self._send(data if isinstance(message, RollCall) else held + data)
+
+    def say_soon(self, mark: Mark) -> None:
+        """Sends a mark before the next message, after HELD_S at most; or not at all if that is a roll call, which tells
+        more. So the agent is not woken in a step that goes on as it should."""
+        with self._sending:
+            self._held += frame(Kind.MESSAGE, RANK_UP.encode(mark))
 
     def next(self) -> RankDown:
         """The next command for the training thread, waiting for it. Raises LeaveError once the stream is over."""
@@ -97,31 +116,26 @@ class AgentLink:
                 self._peeked = self._down.get_nowait()
         return None if isinstance(self._peeked, _Ended) else self._peeked
 
-    def close(self, flush_s: float = 2.0) -> None:
-        """Sends what is queued, for `flush_s` seconds at most, and ends the stream. Idempotent."""
+    def close(self, flush_s: float = DEFAULTS.flush_s) -> None:
+        """Ends the stream, after what was said; waits for `flush_s` at most until the agent has seen it. Idempotent."""
         if self._closing:
             return
         self._closing = True
         self._noticed.set()
-        self._up.put(None)
-        if self._reader.ident is not None:
+        if self._sock is None:
+            return
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+        if self._reader is not threading.current_thread():
             self._reader.join(flush_s)
-        self._call.cancel()
-        self._channel.close()
-
-    def _outgoing(self) -> Iterator[Any]:
-        while (message := self._up.get()) is not None:
-            yield RANK_UP.wrap(message)
+        fork_guard.release(self)
+        self._sock.close()
 
     def _read(self) -> None:
-        reason = "it ended the stream"
         try:
-            for message in self._call:
-                command: RankDown = RANK_DOWN.unwrap(message)
-                if not self._at_once(command):
-                    self._down.put(command)
-        except grpc.RpcError as failure:
-            reason = f"{failure.code().name}: {failure.details()}"
+            reason = self._read_all()
+        except OSError as failure:
+            reason = str(failure)
         except Exception as failure:  # noqa: BLE001 a defect here must not leave the training thread waiting
             reason = f"{type(failure).__name__}: {failure}"
         if self._closing:
@@ -132,3 +146,47 @@ class AgentLink:
             with contextlib.suppress(Exception):
                 print(f"bellrock: the agent is gone ({reason}); ending this rank", file=sys.stderr, flush=True)
             os._exit(ORPHAN_EXIT_CODE)
+
+    def _read_all(self) -> str:
+        """Takes what the agent says until the stream ends; why it did."""
+        assert self._sock is not None
+        frames = Frames(MESSAGE_BYTES)
+        while True:
+            try:
+                data = self._sock.recv(_PIECE_BYTES)
+            except BlockingIOError:  # nothing came for HELD_S
+                with self._sending:
+                    held, self._held = self._held, b""
+                    self._send(held)
+                continue
+            if not data:
+                return "it ended the stream"
+            frames.feed(data)
+            while (got := frames.next()) is not None:
+                kind, body = got
+                if kind is Kind.REFUSAL:
+                    return body.decode(errors="replace")
+                command: RankDown = RANK_DOWN.decode(body)
+                if not self._at_once(command):
+                    self._down.put(command)
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # the reader sees the end, too
+            if self._sock is not None and data:
+                self._sock.sendall(data)
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+
+
+def _connected(address: str) -> socket.socket:
+    with socket_lock():
+        if address.startswith("unix:"):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(address.removeprefix("unix:"))
+            return sock
+        sock = socket.create_connection(split_address(address), timeout=DEFAULTS.dial_s)
+    sock.settimeout(None)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock

@@ -23,7 +23,7 @@ class RankEnvironment:
     """A rank's place in its group, and how it reaches its agent."""
 
     agent: str
-    """Address of the agent's Attach service, for gRPC: "unix:path" or "host:port"."""
+    """Address of the agent's Attach listener: "unix:path" or "host:port"."""
     token_file: str
     """File with the run's token, which Attach and the ranks' own listeners ask for."""
     run_id: str
@@ -83,11 +83,28 @@ def _knobs(text: str) -> Knobs:
         raise NotARankError(f"{_DEADLINES} is {text!r}: it must be {' '.join(KNOBS)} ({wrong})") from None
 
 
+NCCL_ENVIRONMENT = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "NCCL_RUNTIME_CONNECT": "0",
+}
+"""What torch and NCCL must find when the first process group of a rank is made; see replica/nccl.py.
+
+In order: an error of a peer ends nothing here, nor does a watchdog that is late; nothing is dumped, and the watchdog
+does not sleep four times so long over a dump (15 s by default) while its group cannot be destroyed; a wait orders
+streams and blocks nobody; all channels are connected while opening, not in the first collective, amid the switch.
+"""
+
+
 def write_environment(rank: RankEnvironment) -> dict[str, str]:
     """The variables that tell a rank what it is, torch's own ones included."""
     ours = {name: str(getattr(rank, field)) for name, field in (_TEXTS | _NUMBERS).items()}
     return {
         **ours,
+        **NCCL_ENVIRONMENT,
         _DEADLINES: " ".join(str(getattr(rank.knobs, name)) for name in KNOBS),
         "MASTER_ADDR": rank.bind,
         "RANK": str(rank.shard_rank),

@@ -30,6 +30,8 @@ class Gradients:
 
     shards, shard_rank: this process's place in its group
     group: the process group over the shards, to add up gradients of parameters that are not sharded; None with 1 shard
+    reduce_dtype: of what is added up over groups; None is each parameter's own. The local sum over slots stays in the
+    parameter's dtype: it is rounded once into its bucket, and the reduced sum once back into `.grad`
     Raises MisuseError where a parameter is placed in a way that cannot be reduced.
     """
 
@@ -41,6 +43,7 @@ class Gradients:
         shard_rank: int,
         group: dist.ProcessGroup | None,
         bucket_bytes: int,
+        reduce_dtype: torch.dtype | None = None,
     ) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -57,7 +60,7 @@ class Gradients:
         self._group = group
         self.layout: Layout = lay_out(
             (
-                Shape(numel=_local(p).numel(), dtype=p.dtype, device=_local(p).device, whole=w)
+                Shape(numel=_local(p).numel(), dtype=reduce_dtype or p.dtype, device=_local(p).device, whole=w)
                 for p, w in zip(self.parameters, self.whole, strict=True)
             ),
             bucket_bytes,
@@ -113,7 +116,11 @@ class Gradients:
             if parameter.grad is None:
                 parameter.grad = _new_grad(parameter)
             grad = _local(parameter.grad)
-            torch.mul(self.layout.view(buckets, i).view(grad.shape), factor, out=grad)
+            place = self.layout.view(buckets, i).view(grad.shape)
+            if place.dtype is grad.dtype:
+                torch.mul(place, factor, out=grad)
+            else:  # multiplied where it is wider, or it would be rounded once more
+                grad.copy_(place).mul_(factor)
 
     def drop(self) -> None:
         """Forgets all gradients."""

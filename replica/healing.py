@@ -7,7 +7,9 @@ training thread, between steps.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -17,14 +19,68 @@ from replica.descriptors import socket_lock
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
 from replica.patience import InForce
-from replica.snapshot import Snapshot
+from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
-from replica.transfer_client import TransferFailed, fetch_entry, load_snapshot
+from replica.transfer_client import Cancel, FellBehind, TransferFailed, fetch_entry, load_snapshot
 from replica.transfer_limits import TransferLimits
 from replica.transfer_server import WeightServer
-from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, RankUp, UpToDate
+from replica.values import (
+    Fetch,
+    FetchFailed,
+    Held,
+    Load,
+    Loaded,
+    LoadFailed,
+    Moved,
+    Quit,
+    RankDown,
+    RankUp,
+    StageFor,
+    UpToDate,
+)
 
 _ASK_AGAIN_S = 1.0
+_TELL_EVERY_S = 0.5
+
+
+class _Teller:
+    """Tells the agent how a load gets on, now and then. Any thread."""
+
+    def __init__(
+        self, command: Load, shard_rank: int, say: Callable[[RankUp], None], each: Callable[[], None] | None
+    ) -> None:
+        self._each = each
+        self._heal = command.heal
+        self._names = {source.weights[shard_rank]: source.name for source in command.sources}
+        self._say = say
+        self._lock = threading.Lock()
+        self._began_s = self._last_s = time.monotonic()
+        self._last_bytes = -1
+        self._sources: set[str] = set()
+
+    def moved(self, count: int, total: int, source: str) -> None:
+        """So many bytes of `total` are verified, the last of them from `source`."""
+        if count and self._each is not None:
+            self._each()
+        now = time.monotonic()
+        with self._lock:
+            self._sources.add(self._names[source])
+            first, past_s = self._last_bytes < 0, now - self._last_s
+            if not first and (past_s < _TELL_EVERY_S or count <= self._last_bytes):
+                return
+            rate = 0.0 if first else (count - self._last_bytes) / past_s
+            sources, self._sources = tuple(sorted(self._sources)), set()
+            self._last_s, self._last_bytes = now, count
+            seconds = now - self._began_s
+            self._say(Moved(heal=self._heal, bytes=count, total=total, seconds=seconds, rate=rate, sources=sources))
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """A snapshot to come: its stripes, none for all, and the memory for it."""
+
+    stripes: tuple[tuple[int, int], ...]
+    room: Room | None
 
 
 class Healing:
@@ -62,14 +118,19 @@ class Healing:
         self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
+        self._heal = 0
+        self._wanted = 0
+        self._loading = Cancel()
+        self._shy: set[str] = set()
+        self._expected: dict[int, _Expected] = {}
         self._staged: Snapshot | None = None
 
     def settle(self) -> None:
-        """Makes the state readable and writable: parameters sharded, copies for others complete."""
+        """Makes the state readable and writable: parameters sharded, copies for others before what is done next."""
         for module in self._modules:
             module.reshard()
         if self._staged is not None:
-            self._staged.wait()
+            self._staged.fence()
             self._staged = None
 
     def fetch(self, command: Fetch) -> None:
@@ -90,12 +151,22 @@ class Healing:
             raise ReplicaError(f"told to apply the entry from {name.start} to {name.end}, which is not held here")
         return entry
 
-    def load(self, command: Load) -> Loaded | LoadFailed:
-        """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed."""
+    def load(self, command: Load, each: Callable[[], None] | None = None) -> Loaded | LoadFailed:
+        """Loads the snapshot into the training state; the answer for the agent. The state is unusable if it failed.
+
+        each: called whenever a chunk is verified, on a thread of the transfer
+        """
         self._next_turn()
+        self._expected.clear()
         with self._changed:
             self._held.clear()
+            self._heal = command.heal
+            self._shy = set()
+            cancel = self._loading = Cancel()
+            if self._wanted > command.heal:
+                return LoadFailed(heal=command.heal, reason="another heal took its place")
         self.settle()
+        teller = _Teller(command, self._shard_rank, self._say, each)
         try:
             deadlines = self._in_force.now
             loaded = load_snapshot(
@@ -103,9 +174,11 @@ class Healing:
                 command.heal,
                 self._state,
                 self._token,
+                progress=teller.moved,
                 wait_s=deadlines.staging_s,
                 limits=TransferLimits.of(deadlines),
                 lock=socket_lock(),
+                cancel=cancel,
             )
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
@@ -119,10 +192,42 @@ class Healing:
             seconds=loaded.seconds,
         )
 
+    def at_once(self, command: RankDown) -> bool:
+        """What cannot wait for the training thread, on the thread that reads commands; True: it need not hear of it."""
+        if isinstance(command, Fetch):
+            self.fetch(command)
+        elif isinstance(command, Load):
+            self.supersede(command.heal)
+        elif isinstance(command, Quit):
+            self.supersede(1 << 62)
+        return isinstance(command, Fetch)
+
+    def supersede(self, heal: int) -> None:
+        """A load of an older heal is over, though its sources may not know yet. Any thread."""
+        with self._changed:
+            self._wanted = max(self._wanted, heal)
+            cancel = self._loading if self._heal < heal else None
+        if cancel is not None:
+            cancel.cancel()
+
+    def expect(self, command: StageFor) -> None:
+        """Makes room for what is to be staged, in the background; between steps only, like `stage`."""
+        of, place = command.donors, command.place
+        stripes = ((place, of), ((place + 1) % of, of)) if of > 2 else ()
+        self.settle()
+        room = None if command.now else Room(self._state, stripes)
+        self._expected[command.heal] = _Expected(stripes, room)
+
+    def ready(self, heals: Sequence[int]) -> tuple[int, ...]:
+        """Those of the heals that there is room to stage for by now."""
+        rooms = ((heal, self._expected.get(heal)) for heal in heals)
+        return tuple(heal for heal, e in rooms if e is None or e.room is None or e.room.ready)
+
     def stage(self, heal: int, version: Version, cursor: int, stop: bool) -> None:
         """Stages a snapshot of the state, which is at `version`, and keeps the log of entries from there on."""
         self.settle()
-        snapshot = Snapshot.stage(self._state, version, cursor, stop)
+        expected = self._expected.pop(heal, _Expected((), None))
+        snapshot = Snapshot.stage(self._state, version, cursor, stop, expected.stripes, room=expected.room)
         self._log.owe(heal, version, self._log_bytes)
         self._server.stage(heal, snapshot)
         self._staged = snapshot
@@ -133,6 +238,7 @@ class Healing:
 
     def drop(self, heal: int) -> None:
         """Drops the snapshot and the log of `heal`."""
+        self._expected.pop(heal, None)
         self._server.drop(heal)
         self._log.release(heal)
 
@@ -168,11 +274,13 @@ class Healing:
                     wait_s,
                     self._like,
                     heal=command.heal,
+                    shy=self._shy,
                     limits=TransferLimits.of(self._in_force.now),
                     lock=socket_lock(),
                 )
             except (TransferFailed, ValueError) as failure:
-                self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure)))
+                behind = isinstance(failure, FellBehind)
+                self._say_in_turn(turn, FetchFailed(version=command.version, reason=str(failure), behind=behind))
                 return
             if entry is not None:
                 with self._changed:

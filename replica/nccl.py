@@ -2,13 +2,20 @@
 
 Three things differ from gloo:
 
-- An aborted collective *looks* complete: its kernels exit, the stream goes on. So a result counts only if, after it was
-  seen complete, the communicator had neither been abandoned nor reported an error.
-- torch's own watchdog and monitor would end the process upon a remote error. `ENVIRONMENT` switches that off; the entry
-  point of a rank sets it before any process group exists. (It is the process's, so it holds for the group's own
-  collectives too: their failures are the agent's to see.)
-- Aborting can itself hang. It runs in a thread with a deadline; behind that the process ends, which its agent sees at
-  once. Call `abandon` when nothing else of the rank is in flight on the device: when it waits for its verdict.
+- An aborted collective *looks* complete: its kernels exit, the stream goes on. So a result counts only if, after it
+  was seen complete, the communicator had neither been abandoned nor reported an error.
+- torch's own watchdog and monitor would end the process upon a remote error. `NCCL_ENVIRONMENT` (environment.py)
+  switches that off: torch reads it when the first process group is made, so a rank is started with it. (It is the
+  process's, so it holds for the group's own collectives too: their failures are the agent's to see.)
+- Aborting can itself hang, most likely amid traffic of other communicators on the device. So an abandonment counts at
+  once and aborts nothing: that is done when the training thread comes to this communicator again, which has then
+  nothing else in flight; or after a deadline. It runs in a thread with a deadline of its own; behind that the process
+  ends, which its agent sees at once.
+
+A call into torch may block while NCCL connects (NCCL's calls return at once, but torch waits for what they began): so
+an abandonment takes no lock that such a call holds, and an opening is watched from beside and aborted when its
+deadline is over. The destructor of a process group waits for its watchdog with the interpreter's lock held: the
+thread that aborts lets go of it, once the watchdog has ended.
 
 A wait polls events, with pauses that grow to 1 ms, and leaves the result ordered before what the caller's current
 stream does next.
@@ -32,17 +39,10 @@ from replica.communicator import Communicator, CommunicatorLost, Invitation, Pen
 from replica.rendezvous import Board, Deadline, GaveUp
 from replica.solo import SoloCommunicator
 
-ENVIRONMENT = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "NCCL_RUNTIME_CONNECT": "0",
-}
-"""What the environment of a rank must say before its first process group is made.
-
-The last connects all channels while opening, instead of in the first collective, which would be in the switch.
-"""
-
+WATCHDOG_S = 2.0
+"""torch's watchdog looks ten times a second whether it is to end."""
+WATCH_S = 0.05
+"""How often it is looked whether an opening is not wanted any more."""
 STUCK_EXIT_CODE = 75
 
 
@@ -73,17 +73,36 @@ def _open(invitation: Invitation, deadline: Deadline, device: torch.device) -> C
         options.config.blocking = 0
         options._timeout = timedelta(seconds=invitation.deadlines.collective_s)
         group = dist.ProcessGroupNCCL(store, invitation.place, invitation.size, options)
-        group.eager_connect_single_device(device)
         opened = NcclCommunicator(invitation, group, store, device)
+        proved = threading.Event()
+        watch = threading.Thread(target=_abort_when_over, args=(opened, deadline, proved), daemon=True)
+        watch.start()
         try:
+            group.eager_connect_single_device(device)
             opened.all_reduce(torch.ones(1, device=device)).wait(deadline.remaining_s("connecting the GPUs"))
             deadline.remaining_s("connecting the GPUs")
-        except (CommunicatorLost, TimeoutError, GaveUp) as error:
+        except (CommunicatorLost, TimeoutError, GaveUp, RuntimeError) as error:  # torch's own errors are RuntimeErrors
             opened.abandon("its opening failed")
+            opened.abort()
             raise GaveUp(f"connecting the GPUs: {error}") from error
+        finally:
+            proved.set()
+            watch.join()
+        opened.still_good()
         return opened
     finally:
         board.close()
+
+
+def _abort_when_over(opening: NcclCommunicator, deadline: Deadline, proved: threading.Event) -> None:
+    """Ends an opening that is not wanted any more: torch waits for NCCL to connect, by default for half an hour."""
+    while not proved.wait(WATCH_S):
+        try:
+            deadline.remaining_s("connecting the GPUs")
+        except GaveUp as over:
+            opening.abandon(str(over))
+            opening.abort()
+            return
 
 
 class _NcclPending:
@@ -125,8 +144,10 @@ class NcclCommunicator:
         self._store = store
         self._side = torch.cuda.Stream(device)
         self._abort_s = invitation.deadlines.abort_s
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """Held for moments only: not while torch is called."""
         self._reason = ""
+        self._aborting = False
 
     @property
     def abandoned(self) -> bool:
@@ -137,66 +158,93 @@ class NcclCommunicator:
             raise ValueError(f"this communicator sums contiguous tensors on {self.device}")
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment]
-        with self._lock:
-            self.still_good()
-            work = self._group.allreduce([tensor], options)
-            event = self._after(work)
-        tensor.record_stream(self._side)
-        return _NcclPending(self, event, (work, tensor))
+
+        def launch(group: Any) -> Pending:
+            work = group.allreduce([tensor], options)
+            with torch.cuda.stream(self._side):
+                event = self._after(work)
+            tensor.record_stream(self._side)
+            return _NcclPending(self, event, (work, tensor))
+
+        return self._launch(launch)
 
     def all_gather(self, record: torch.Tensor) -> tuple[Pending, torch.Tensor]:
         host = torch.zeros(self.size, record.numel(), dtype=torch.uint8, pin_memory=True)
-        with self._lock, torch.cuda.stream(self._side):
-            self.still_good()
-            mine = record.detach().to(self.device, copy=True)
-            gathered = torch.zeros(self.size * record.numel(), dtype=torch.uint8, device=self.device)
-            work = self._group._allgather_base(gathered, mine)
-            work.wait()  # orders the side stream after it; does not block
-            host.copy_(gathered.view(self.size, -1), non_blocking=True)
-            event = torch.cuda.Event()
-            event.record(self._side)
-        return _NcclPending(self, event, (work, mine, gathered, host)), host
+
+        def launch(group: Any) -> Pending:
+            with torch.cuda.stream(self._side):
+                mine = record.detach().to(self.device, copy=True)
+                gathered = torch.zeros(self.size * record.numel(), dtype=torch.uint8, device=self.device)
+                work = group._allgather_base(gathered, mine)
+                self._after(work)
+                host.copy_(gathered.view(self.size, -1), non_blocking=True)
+                event = torch.cuda.Event()
+                event.record(self._side)
+            return _NcclPending(self, event, (work, mine, gathered, host))
+
+        return self._launch(launch), host
 
     def abandon(self, reason: str) -> None:
         with self._lock:
-            if self._reason:
-                return
-            self._reason = reason or "abandoned"
-        threading.Thread(target=self._abort, name=f"abort-{self.number}", daemon=True).start()
+            again, self._reason = bool(self._reason), self._reason or reason or "abandoned"
+        if again:  # the training thread gives it up: it is in nothing else now
+            self.abort()
+        else:
+            later = threading.Timer(self._abort_s, self.abort)
+            later.daemon = True
+            later.start()
 
     def close(self) -> None:
         with self._lock:
-            if self._reason:
-                return
-            self._reason = "it is closed"
-        threading.Thread(target=self._abort, name=f"close-{self.number}", daemon=True).start()
+            self._reason = self._reason or "it is closed"
+        self.abort()
+
+    def abort(self) -> None:
+        """End what is in flight on the device, once abandoned. Any thread, idempotent; returns at once."""
+        with self._lock:
+            begun, self._aborting = self._aborting, True
+        if not begun:
+            threading.Thread(target=self._abort, name=f"abort-{self.number}", daemon=True).start()
 
     def still_good(self) -> None:
         """Raises CommunicatorLost if abandoned, or if NCCL reported an error, which abandons it."""
-        if not self._reason:
-            error = self._group.get_error()
-            if error.name != "SUCCESS":
-                self.abandon(f"NCCL reported {error}")
+        self._usable()
+
+    def _usable(self) -> Any:
+        group = self._group
+        if not self._reason and (error := group.get_error()).name != "SUCCESS":
+            self.abandon(f"NCCL reported {error}")
         if self._reason:
+            self.abort()
             raise CommunicatorLost(f"generation {self.number}: {self._reason}")
+        return group
+
+    def _launch(self, launch: Callable[[Any], Pending]) -> Pending:
+        """Launches a collective. torch raises RuntimeError for one that was aborted meanwhile, or failed at once."""
+        try:
+            return launch(self._usable())
+        except RuntimeError as error:
+            self.abandon(f"a collective could not be launched: {error}")
+            raise CommunicatorLost(f"generation {self.number}: {self._reason}") from error
 
     def _after(self, work: Any) -> torch.cuda.Event:
-        """An event on the side stream, after the work."""
-        with torch.cuda.stream(self._side):
-            work.wait()
-            event = torch.cuda.Event()
-            event.record(self._side)
-            return event
+        """An event of the side stream, which is the current one, after the work."""
+        work.wait()  # orders the stream after it; does not block
+        event = torch.cuda.Event()
+        event.record(self._side)
+        return event
 
     def _abort(self) -> None:
-        """Abort; end the process if that does not return."""
-        returned = threading.Event()
+        """Aborts; ends the process if that does not return. Then lets go of the process group."""
+        returned, group = threading.Event(), self._group
 
         def abort() -> None:
-            self._group.abort()
+            group.abort()
             returned.set()
 
         threading.Thread(target=abort, name=f"nccl-abort-{self.number}", daemon=True).start()
         if not returned.wait(self._abort_s):
             print(f"ncclCommAbort of generation {self.number} hangs; exiting", file=sys.stderr, flush=True)
             os._exit(STUCK_EXIT_CODE)
+        time.sleep(WATCHDOG_S)
+        self._group = None

@@ -12,6 +12,7 @@ one bit per slot, slot 0 in the lowest bit of the first byte.
 from __future__ import annotations
 
 import math
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -30,19 +31,22 @@ _STOP, _SAVE, _NONFINITE, _DIGESTED = 1, 2, 4, 8
 
 _HEAD = [
     ("magic", "<u4"),
-    ("flags", "<u4"),
     ("generation", "<i8"),
     ("step", "<i8"),
     ("from_generation", "<i8"),
+    ("step_slots", "<i8"),
+    ("flags", "<u4"),
     ("opened", "<i8"),
     ("heal", "<i8"),
-    ("step_slots", "<i8"),
     ("tokens", "<i8"),
     ("loss_sum", "<f8"),
     ("grad_sq", "<f8"),
     ("compute_s", "<f8"),
+    ("protocol_s", "<f8"),
     ("digest", "<u8"),
 ]
+_PREFIX = struct.Struct("<Iqqqq")
+"""The first five fields, which all records of a roll call have in common."""
 
 
 class Record(Value, frozen=True):
@@ -53,7 +57,8 @@ class Record(Value, frozen=True):
     heal: one heal that it was asked to stage for and has not, or 0
     stop, save, nonfinite: wishes, and whether its sums or reduced gradients are not finite
     loss_sum, tokens: over its share of `slots`; grad_sq: squared 2-norm of this shard of the reduced raw gradient sums
-    compute_s: seconds of forward and backward; digest: of the state at `version`, None if not asked for
+    compute_s: seconds of forward and backward; protocol_s: what the protocol cost this rank in its last step
+    digest: of the state at `version`, None if not asked for
     """
 
     generation: int
@@ -68,6 +73,7 @@ class Record(Value, frozen=True):
     tokens: int = 0
     grad_sq: float = 0.0
     compute_s: float = 0.0
+    protocol_s: float = 0.0
     digest: int | None = None
 
 
@@ -92,7 +98,7 @@ def pack(record: Record, slots: int) -> bytes:
     row["step"], row["from_generation"] = record.version.step, record.version.generation
     row["digest"] = record.digest or 0
     row["step_slots"] = slots
-    for name in ("opened", "heal", "tokens", "loss_sum", "grad_sq", "compute_s"):
+    for name in ("opened", "heal", "tokens", "loss_sum", "grad_sq", "compute_s", "protocol_s"):
         row[name] = getattr(record, name)
     row["bitmap"] = _bitmap(record.slots, slots)
     return row.tobytes()
@@ -119,6 +125,7 @@ def unpack(data: bytes, slots: int) -> Record:
         tokens=int(row["tokens"]),
         grad_sq=float(row["grad_sq"]),
         compute_s=float(row["compute_s"]),
+        protocol_s=float(row["protocol_s"]),
         digest=int(row["digest"]) if flags & _DIGESTED else None,
     )
 
@@ -145,7 +152,9 @@ def merge(
         return Invalid(reason=f"a shard did not gather {members} records of {record_bytes(slots)} bytes")
     shards = [np.frombuffer(data, _dtype(slots)) for data in matrix]
     rows = np.stack(shards) if len(shards) > 1 else shards[0][np.newaxis]
-    wrong = _not_of(rows, generation, version, slots)
+    length, prefix = record_bytes(slots), _PREFIX.pack(MAGIC, generation, version.step, version.generation, slots)
+    alike = all(data.startswith(prefix, at) for data in matrix for at in range(0, len(data), length))
+    wrong = None if alike else _not_of(rows, generation, version, slots)
     if wrong is None:
         wrong = _not_partitioned(
             rows["bitmap"], _bitmap((), slots) if farewell else _all_but(frozenset(set_aside), slots)
@@ -178,6 +187,7 @@ def _merged(rows: Any, generation: int, version: Version, slots: int, trusted: S
         digested=digested,
         mismatched=_mismatched(rows["digest"], trusted) if digested else (),
         compute_s=tuple(rows["compute_s"].max(axis=0).tolist()),
+        protocol_s=float(rows["protocol_s"].max()),
     )
 
 
@@ -191,9 +201,9 @@ def _not_of(rows: Any, generation: int, version: Version, slots: int) -> str | N
         "step_slots": slots,
     }
     for name, value in wanted.items():
-        wrong = np.argwhere(rows[name] != value)
-        if len(wrong):
-            shard, place = (int(i) for i in wrong[0])
+        wrong = rows[name] != value
+        if wrong.any():
+            shard, place = (int(i) for i in np.argwhere(wrong)[0])
             if name == "magic":
                 return f"the record of place {place}, shard {shard} is missing"
             return f"the record of place {place}, shard {shard} has {name} {int(rows[name][shard, place])}, not {value}"

@@ -25,19 +25,20 @@ class Room:
     """
 
     def __init__(
-        self, state: TrainingState, stripes: Sequence[tuple[int, int]] = (), chunk_bytes: int = 4 << 20
+        self, state: TrainingState, stripes: Sequence[tuple[int, int]] = (), chunk_bytes: int | None = None
     ) -> None:
         specs, tensors, _ = state.describe()
-        chunks = Chunks(total=sum(spec.bytes for spec in specs), size=chunk_bytes)
+        chunks = _chunks(specs, chunk_bytes)
         sizes = [end - start for start, end in _spans(chunks, _held(chunks, stripes))]
         pinned = any(tensor.device.type == "cuda" for tensor in tensors.values())
         self._runs: list[torch.Tensor] = []
         self._thread = threading.Thread(target=self._touch, args=(sizes, pinned), name="room", daemon=True)
         self._thread.start()
 
-    def ready(self) -> None:
-        """Returns once the memory is there."""
-        self._thread.join()
+    @property
+    def ready(self) -> bool:
+        """Whether the memory is there."""
+        return not self._thread.is_alive()
 
     def take(self, sizes: Sequence[int]) -> list[torch.Tensor] | None:
         """The memory, once, if it has these sizes; waits for it to be ready."""
@@ -85,19 +86,20 @@ class Snapshot:
         cursor: int,
         stop: bool,
         stripes: Sequence[tuple[int, int]] = (),
-        chunk_bytes: int = 4 << 20,
+        chunk_bytes: int | None = None,
         room: Room | None = None,
     ) -> Snapshot:
         """Copies `state` to host memory on the calling thread and returns. Between steps only.
 
         On a GPU the copy runs on a side stream; `fence` before the state is next written. stripes: (part, of) pairs
-        of which only these parts are held; empty: everything. room: memory made ahead for it.
+        of which only these parts are held; empty: everything. room: memory made ahead for it. chunk_bytes: None: 4 MiB,
+        less where there would be fewer than 64 chunks, so that small states have stripes too.
         Raises RuntimeError if the state is not usable.
         """
         if not state.usable:
             raise RuntimeError("a state that is being loaded, or whose load failed, cannot be staged")
         specs, tensors, scalars = state.describe()
-        chunks = Chunks(total=sum(spec.bytes for spec in specs), size=chunk_bytes)
+        chunks = _chunks(specs, chunk_bytes)
         held = _held(chunks, stripes)
         snapshot = cls(version, cursor, stop, specs, dumps(scalars), chunks, held)
         devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
@@ -149,6 +151,12 @@ class Snapshot:
                     content = flat_bytes(tensors[spec.name].resolve_conj().resolve_neg().contiguous())
                     part = content[low - spec.offset : high - spec.offset]
                     run[low - start : high - start].copy_(part, non_blocking=overlapped)
+
+
+def _chunks(specs: Sequence[TensorSpec], chunk_bytes: int | None) -> Chunks:
+    """The chunks of a run; of the same size at all donors, since it is a function of the state alone."""
+    total = sum(spec.bytes for spec in specs)
+    return Chunks(total=total, size=chunk_bytes or min(4 << 20, max(4 << 10, total // 64)))
 
 
 def _held(chunks: Chunks, stripes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

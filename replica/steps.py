@@ -15,28 +15,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
-from lighthouse.batch import BatchPolicy
 from lighthouse.values import EntryName
-from replica.apply import Apply as ApplyFunction
 from replica.apply import Update
-from replica.attach import AgentLink
-from replica.buckets import ScratchPool
 from replica.communicator import Communicator, CommunicatorLost
-from replica.communicators import Communicators
 from replica.digest import digest
-from replica.entry import Entry, EntryLog
+from replica.entry import Entry
 from replica.errors import LeaveError, ReplicaError
-from replica.gradients import Gradients
-from replica.healing import Healing
-from replica.reduction import Hooks, Reduced, Reduction
+from replica.measures import Part, Stopwatch, Times
+from replica.reduction import Reduced, Reduction
 from replica.rollcall import pack
 from replica.seeding import seed_slot
-from replica.state import TrainingState
+from replica.step_parts import Parts, Sums
 from replica.values import (
     Abandoned,
     Apply,
@@ -58,47 +50,10 @@ from replica.values import (
 )
 from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, record
 
-Observer = Callable[[str, int], None]
-"""Called with (phase, step) on the training thread, as a step goes on: bucket (before each all-reduce), gradients,
-roll_call (before it), voted (after it), apply, applied, open (a generation is to be waited for), load."""
-
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
 
 _NO_VERDICT = (Abandoned, Open, ReadyFor, StageFor, Drop)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a step works with, put together by `Replica`."""
-
-    model: nn.Module
-    gradients: Gradients
-    hooks: Hooks
-    pool: ScratchPool
-    state: TrainingState
-    apply: ApplyFunction
-    factor: Callable[[Merged], float]
-    """What reduced gradients are multiplied with on their way into `.grad`."""
-    log: EntryLog
-    healing: Healing
-    communicators: Communicators
-    link: AgentLink
-    batch: BatchPolicy
-    steps: int
-    """The run ends after so many."""
-    seed: int
-    shard_rank: int
-    observer: Observer
-
-
-@dataclass
-class Sums:
-    """What this rank has measured over the slots in its local sum."""
-
-    losses: list[torch.Tensor] = field(default_factory=list)
-    tokens: int = 0
-    compute_s: float = 0.0
 
 
 class StepLoop:
@@ -116,6 +71,9 @@ class StepLoop:
         self._stop = False
         self._through = False
         self._begun_at = 0.0
+        self._watch = Stopwatch()
+        self.times = Times()
+        """Where the time of the last step went."""
         self.book = Book()
         self.finished = False
         """The run is finished, and the state here is its last one."""
@@ -138,6 +96,7 @@ class StepLoop:
 
         The consumer calls `begin_slot` and `backward` for each before it asks for the next.
         """
+        self._watch.charge(Part.PROGRAM)
         while self._verdict is None:
             work = self.book.work
             if work is not None:
@@ -149,6 +108,7 @@ class StepLoop:
                     yield from self._load(command)
                 elif isinstance(command, Go) and self.book.work is not None:
                     break
+            self._watch.charge(Part.VERDICT)
 
     def begin_slot(self, slot: int) -> None:
         """The slot is handed to the training program: seeds what it draws, and marks it."""
@@ -159,11 +119,13 @@ class StepLoop:
         self.book = begun(self.book, slot)
         seed_slot(self._parts.seed, step, slot, self._parts.shard_rank)
         self._mark(MarkKind.SLOT_BEGUN, slot)
+        self._watch.charge(Part.OWN)
         self._begun_at = time.perf_counter()
 
     def backward(self, loss_sum: torch.Tensor, tokens: int) -> None:
         """Adds the slot in hand to the local sum: gradients of `loss_sum`, its value, and `tokens`."""
         loss_sum.backward()
+        self._watch.charge(Part.PROGRAM)
         self._parts.hooks.backward_done()
         slot = self.book.in_hand
         if slot == REHEARSAL:
@@ -186,13 +148,23 @@ class StepLoop:
 
     def settle(self) -> Merged | None:
         """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
+        self._watch.charge(Part.PROGRAM)
+        outcome = self._settle()
+        self._watch.charge(Part.OWN)
+        self.times = self._watch.lap()
+        return outcome
+
+    def _settle(self) -> Merged | None:
         verdict, self._verdict = self._verdict, None
         if isinstance(verdict, Commit):
             return self._commit(verdict)
         if isinstance(verdict, Apply):
             entry = self._parts.healing.take(verdict.name)
             self._note(verdict)
-            return self._apply(entry)
+            self._parts.log.release_before(entry.name.start)  # all members have what leads there
+            merged = self._apply(entry)
+            self._stage(verdict.stage)
+            return merged
         return None
 
     # ---- one attempt -----------------------------------------------------------------------------------------------
@@ -207,16 +179,22 @@ class StepLoop:
             if slot == pending[-1]:
                 self._arm(work)
             yield slot
+            self._watch.charge(Part.PROGRAM)
         if not work.farewell:
-            reduction = self._reduction or Reduction(parts.gradients, parts.pool.take(), self._on_bucket)
+            reduction = self._reduction or Reduction(
+                parts.gradients, parts.pool.take(), lambda: self._observe("bucket")
+            )
             reduction.flush()
             self._mark(MarkKind.GRADIENTS)
             self._observe("gradients")
+            self._watch.charge(Part.REDUCE)
         try:
             self._observe("open")
             communicator = parts.communicators.get(work.generation)
+            self._watch.charge(Part.OPEN)
             if not work.farewell:
-                self._reduced = reduction.finish(communicator, self._release)
+                self._reduced = reduction.finish(communicator, lambda: parts.log.release_before(self.book.version))
+                self._watch.charge(Part.REDUCE)
             self._roll_call(work, communicator)
         except CommunicatorLost as lost:
             self._reduced = None
@@ -229,7 +207,7 @@ class StepLoop:
         communicator = self._parts.communicators.opened(work.generation)
         if communicator is None:
             return
-        reduction = Reduction(self._parts.gradients, self._parts.pool.take(), self._on_bucket)
+        reduction = Reduction(self._parts.gradients, self._parts.pool.take(), lambda: self._observe("bucket"))
         reduction.over(communicator)
         if self._parts.hooks.arm(reduction):
             self._reduction = reduction
@@ -243,6 +221,7 @@ class StepLoop:
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
+            self._parts.healing.ready(self.book.heals),
             stop=stop or through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
@@ -250,6 +229,7 @@ class StepLoop:
             tokens=self._sums.tokens,
             grad_sq=grad_sq,
             compute_s=self._sums.compute_s,
+            protocol_s=self.times.protocol,
             digest=self._digest() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
@@ -257,6 +237,7 @@ class StepLoop:
         mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
         pending, gathered = communicator.all_gather(mine)
         pending.wait()
+        self._watch.charge(Part.ROLL_CALL)
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
         self._parts.link.say(
@@ -299,8 +280,10 @@ class StepLoop:
             self._parts.healing.drop(command.heal)
         elif isinstance(command, StageFor) and command.entries:
             self._parts.healing.keep(command.heal, self.book.version)
-        elif isinstance(command, StageFor) and command.now:
-            self._parts.healing.stage(command.heal, self.book.version, self.book.cursor, self._stop)
+        elif isinstance(command, StageFor):
+            self._parts.healing.expect(command)
+            if command.now:
+                self._stage((command.heal,))
         elif isinstance(command, Load):
             for heal in before.owed:
                 self._parts.healing.drop(heal)
@@ -326,7 +309,7 @@ class StepLoop:
         if not self._rehearsed:
             yield from self._rehearse()
         self._observe("load")
-        answer = self._parts.healing.load(command)
+        answer = self._parts.healing.load(command, lambda: self._observe("loading"))
         if isinstance(answer, Loaded):
             self.book = loaded(self.book, answer)
             self._stop = answer.stop
@@ -350,8 +333,7 @@ class StepLoop:
             )
             self._reduced = None
             outcome = self._apply(entry)
-        for heal in commit.stage:
-            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
+        self._stage(commit.stage)
         if commit.leave and not commit.success:
             raise LeaveError(commit.reason)
         if commit.leave:
@@ -365,18 +347,22 @@ class StepLoop:
         self._observe("apply")
         parts.log.keep(entry)
         parts.healing.settle()
+        self._watch.charge(Part.OWN)
         if merged.skip:
             parts.gradients.drop()
         else:
             parts.gradients.write_back(entry.buckets, entry.presence, parts.factor(merged))
+        self._watch.charge(Part.REDUCE)
         parts.apply(Update(merged=merged, gradients=parts.gradients.locals()))
+        self._watch.charge(Part.APPLY)
         self._forget_sums()
         self._stop = self._stop or merged.stop
         self._observe("applied")
         return merged
 
-    def _release(self) -> None:
-        self._parts.log.release_before(self.book.version)
+    def _stage(self, heals: tuple[int, ...]) -> None:
+        for heal in heals:
+            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
 
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()
@@ -389,8 +375,9 @@ class StepLoop:
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)
 
-    def _on_bucket(self) -> None:
-        self._observe("bucket")
-
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
-        self._parts.link.say(Mark(kind=kind, step=self.book.version.step, slot=slot))
+        mark = Mark(kind=kind, step=self.book.version.step, slot=slot)
+        if slot < 0:
+            self._parts.link.say_soon(mark)
+        else:
+            self._parts.link.say(mark)

@@ -29,7 +29,7 @@ from replica.transfer_link import MANIFEST_BYTES, Link, LinkLost, connect, prove
 from replica.transfer_values import AskEntry, AskSnapshot, Denied, HeldRange, OfferEntry, OfferSnapshot
 from replica.transfer_work import FellBehind, TransferFailed, TransferWork, Worker, WrongState
 
-__all__ = ["FellBehind", "LoadedSnapshot", "TransferFailed", "WrongState", "fetch_entry", "load_snapshot"]
+__all__ = ["Cancel", "FellBehind", "LoadedSnapshot", "TransferFailed", "WrongState", "fetch_entry", "load_snapshot"]
 
 _AHEAD = 2
 """Chunks asked for ahead of the one being received, so that the source never waits for us."""
@@ -55,6 +55,7 @@ def fetch_entry(
     *,
     heal: int = 0,
     buffers: Callable[[], Sequence[torch.Tensor]] | None = None,
+    shy: set[str] | None = None,
     limits: TransferLimits | None = None,
     lock: AbstractContextManager[Any] | None = None,
 ) -> Entry | None:
@@ -63,6 +64,7 @@ def fetch_entry(
     sources: "host:port" of weight servers of the same shard rank
     like: the bucket layout (dtypes and shapes; meta tensors will do); heal: this joiner's heal, 0 for a member
     buffers: gives tensors of that layout to receive into (`log.reuse() or new ones`); default: new ones like `like`
+    shy: sources that did not answer in time, asked again only if there are no others; those of this time are added
     Raises TransferFailed, FellBehind, WrongState. Blocks; call it from a thread of its own.
     """
     received: list[torch.Tensor] = []
@@ -82,16 +84,20 @@ def fetch_entry(
         return Landing(offer.tensors, offer.chunks, {s.name: t for s, t in zip(offer.tensors, received, strict=True)})
 
     limits = limits or TransferLimits()
-    work: TransferWork[OfferEntry] = TransferWork(len(sources), land, _differing, None, limits.hurry_s)
+    shy = shy if shy is not None else set()
+    asked = [source for source in sources if source not in shy] or list(sources)
+    work: TransferWork[OfferEntry] = TransferWork(len(asked), land, _differing, None, limits.hurry_s)
     gather = _Gather(work, token, limits, lock or nullcontext())
     ask = AskEntry(heal=heal, version=version, wait_s=wait_s)
-    if not gather.run(sources, 1, ask, wait_s + limits.stall_s):
+    done = gather.run(asked, 1, ask, wait_s + limits.stall_s)
+    shy |= gather.lost
+    if not done:
         if work.unfit:
             raise WrongState(gather.why())
+        if Answer.NOT_YET.value in gather.kinds:  # another that is further will not be waited for, but this one
+            return None
         if gather.kinds & {Answer.GONE.value, Answer.BEHIND.value}:
             raise FellBehind(f"no source has the entry that starts at {version}: {gather.why()}")
-        if Answer.NOT_YET.value in gather.kinds:
-            return None
         raise TransferFailed(f"no source gave the entry that starts at {version}: {gather.why()}")
     offer = work.offer
     assert offer is not None
@@ -105,14 +111,16 @@ def load_snapshot(
     state: TrainingState,
     token: bytes,
     *,
-    wait_s: float = 60.0,
-    progress: Callable[[int, int], None] | None = None,
+    wait_s: float = 600.0,
+    progress: Callable[[int, int, str], None] | None = None,
     limits: TransferLimits | None = None,
     lock: AbstractContextManager[Any] | None = None,
+    cancel: Cancel | None = None,
 ) -> LoadedSnapshot:
     """Loads snapshot `heal` straight into `state`'s tensors from all sources at once, waiting up to `wait_s` for it.
 
-    progress: called with (bytes verified so far, bytes in all), from any thread, at most once a chunk
+    cancel: ends the load from outside: it has failed then
+    progress: called with (bytes verified so far, bytes in all, source), from any thread, at most once a chunk
     Raises TransferFailed (or WrongState); then `state.usable` is False unless nothing was written yet: start over.
     """
     began = time.monotonic()
@@ -131,6 +139,8 @@ def load_snapshot(
     links = len(sources) * limits.links
     work: TransferWork[OfferSnapshot] = TransferWork(links, land, _differing, progress, limits.hurry_s)
     gather = _Gather(work, token, limits, lock or nullcontext())
+    if cancel is not None:
+        cancel.then(gather.cut)
     if not gather.run(sources, limits.links, AskSnapshot(heal=heal, wait_s=wait_s), wait_s + limits.stall_s):
         error_type = WrongState if work.unfit else TransferFailed
         raise error_type(f"snapshot of heal {heal} was not loaded: {gather.why()}")
@@ -149,6 +159,38 @@ def load_snapshot(
     )
 
 
+class Cancel:
+    """Ends something that another thread has under way, now or as soon as it begins."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._act: Callable[[], None] | None = None
+
+    def then(self, act: Callable[[], None]) -> None:
+        """What is to be done when it is cancelled; at once if it was."""
+        with self._lock:
+            self._act = act
+            cancelled = self._cancelled
+        if cancelled:
+            act()
+
+    def cancel(self) -> None:
+        """Any thread, any number of times."""
+        with self._lock:
+            self._cancelled, act = True, self._act
+        if act is not None:
+            act()
+
+
+class _Denied(LinkLost):
+    """The source answered that nothing comes."""
+
+    def __init__(self, answer: Denied) -> None:
+        super().__init__(answer.reason)
+        self.kind = answer.kind
+
+
 class _Gather:
     """The threads of one transfer."""
 
@@ -157,6 +199,8 @@ class _Gather:
     ) -> None:
         self.limits = limits
         self.kinds: set[str] = set()
+        self.lost: set[str] = set()
+        """Sources that could not be reached, or did not keep to the protocol."""
         self._work = work
         self._token = token
         self._lock = lock
@@ -176,10 +220,14 @@ class _Gather:
         try:
             return self._work.outcome()
         finally:
-            with self._guard:
-                self._over = True
-                for link in self._open:
-                    link.cut()
+            self.cut()
+
+    def cut(self) -> None:
+        """Ends all links, those that are still being opened too. Any thread."""
+        with self._guard:
+            self._over = True
+            for link in self._open:
+                link.cut()
 
     def why(self) -> str:
         """The reasons of all links, each once."""
@@ -197,8 +245,14 @@ class _Gather:
             prove_as_joiner(link, self._token)
             self._ask(link, source, ask, patience_s)
             reason = ""
+        except _Denied as error:
+            self.kinds.add(error.kind)
+            reason = f"{source}: {error}"
         except LinkLost as error:
             reason = f"{source}: {error}"
+            with self._guard:
+                if not self._over:
+                    self.lost.add(source)
         finally:
             if link is not None:
                 with self._guard:
@@ -212,8 +266,7 @@ class _Gather:
         offer = link.hear_source(MANIFEST_BYTES)
         link.patience(self.limits.stall_s, self.limits.stall_s)
         if isinstance(offer, Denied):
-            self.kinds.add(offer.kind)
-            raise LinkLost(offer.reason)
+            raise _Denied(offer)
         if not isinstance(offer, OfferEntry | OfferSnapshot) or isinstance(offer, OfferEntry) is not isinstance(
             ask, AskEntry
         ):
@@ -230,6 +283,7 @@ class _Gather:
         assert landing is not None
         asked: deque[int] = deque()
         wrong: set[int] = set()
+        work.report(worker.source)
         try:
             while True:
                 while len(asked) <= _AHEAD and (chunk := work.take(worker, wait=not asked)) is not None:
@@ -241,7 +295,7 @@ class _Gather:
                 if link.receive_chunk(chunk, landing.views(chunk)):
                     work.verified(chunk)
                     asked.popleft()
-                    work.report()
+                    work.report(worker.source)
                 elif chunk in wrong:
                     raise LinkLost(f"chunk {chunk} came twice with a wrong hash")
                 else:

@@ -54,7 +54,7 @@ class TransferWork(Generic[Offer]):
         links: int,
         land: Callable[[Offer], Landing],
         differs: Callable[[Offer, Offer], str],
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int, int, str], None] | None,
         hurry_s: float,
     ) -> None:
         self._land = land
@@ -130,10 +130,10 @@ class TransferWork(Generic[Offer]):
             if not self._todo:
                 self._changed.notify_all()
 
-    def report(self) -> None:
-        """Tells whoever wants to know how much has landed."""
+    def report(self, source: str) -> None:
+        """Tells whoever wants to know how much has landed, and which source gave the last of it."""
         if self._progress is not None and self.landing is not None:
-            self._progress(self._moved, self.landing.chunks.total)
+            self._progress(self._moved, self.landing.chunks.total, source)
 
     def ended(self, reason: str) -> None:
         """A link has ended; `reason` is empty if there was nothing left for it to do."""

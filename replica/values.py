@@ -38,6 +38,7 @@ class Merged(Value, frozen=True):
     loss_sum, tokens: sums over all members and shards; grad_norm: 2-norm of the mean gradient (per token)
     mismatched: places in the roster whose digest differs from the reference; digested: digests were compared
     compute_s: by place, the slowest shard's seconds of forward and backward
+    protocol_s: the most that the protocol itself cost any rank in its step before
     """
 
     start: Version
@@ -54,6 +55,7 @@ class Merged(Value, frozen=True):
     digested: bool = False
     mismatched: tuple[int, ...] = ()
     compute_s: tuple[float, ...] = ()
+    protocol_s: float = 0.0
 
     @property
     def end(self) -> Version:
@@ -146,10 +148,25 @@ class UpToDate(Message, frozen=True):
 
 
 class FetchFailed(Message, frozen=True):
-    """No source could give the entry that starts at `version`."""
+    """No source could give the entry that starts at `version`; behind: they have gone past it."""
 
     version: Version
     reason: str
+    behind: bool = False
+
+
+class Moved(Message, frozen=True):
+    """How much of a snapshot has been verified here, told about twice a second while it moves.
+
+    rate: bytes a second since the last time; sources: groups that chunks came from since then
+    """
+
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    sources: tuple[str, ...]
 
 
 class Loaded(Message, frozen=True):
@@ -177,7 +194,18 @@ class Raised(Message, frozen=True):
 
 
 RankUp = (
-    Attach | Mark | RollCall | RankOpened | RankFailed | Held | UpToDate | FetchFailed | Loaded | LoadFailed | Raised
+    Attach
+    | Mark
+    | RollCall
+    | RankOpened
+    | RankFailed
+    | Held
+    | UpToDate
+    | FetchFailed
+    | Moved
+    | Loaded
+    | LoadFailed
+    | Raised
 )
 
 
@@ -210,10 +238,14 @@ class Commit(Message, frozen=True):
 
 
 class Apply(Message, frozen=True):
-    """Verdict: apply the held entry `name`, and drop the sums of the step in work. What comes next is told later."""
+    """Verdict: apply the held entry `name`, and drop the sums of the step in work. What comes next is told later.
+
+    stage: heal ids to stage a snapshot for right after applying: the others did so after committing that step
+    """
 
     name: EntryName
     cursor: int
+    stage: tuple[int, ...] = ()
 
 
 class Quit(Message, frozen=True):
@@ -265,11 +297,14 @@ class Load(Message, frozen=True):
 class StageFor(Message, frozen=True):
     """Name `heal` in the roll call; or `now`: stage at the present version while waiting for a verdict.
 
+    What is staged are stripes `place` and the next one, of as many as there are `donors`.
     entries: no snapshot, only the log, from the entry that led to the present version on
     """
 
     heal: int
     now: bool
+    place: int
+    donors: int
     entries: bool = False
 
 

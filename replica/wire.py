@@ -5,17 +5,8 @@ from __future__ import annotations
 from lighthouse.codec import Envelope
 from replica.values import RankDown, RankUp
 from replica.wire_pb2 import AgentMessage, RankMessage
-from replica.wire_pb2_grpc import AgentServicer, AgentStub, add_AgentServicer_to_server
 
 RANK_UP = Envelope(RankMessage, RankUp)
 RANK_DOWN = Envelope(AgentMessage, RankDown)
 
-__all__ = [
-    "RANK_DOWN",
-    "RANK_UP",
-    "AgentMessage",
-    "AgentServicer",
-    "AgentStub",
-    "RankMessage",
-    "add_AgentServicer_to_server",
-]
+__all__ = ["RANK_DOWN", "RANK_UP", "AgentMessage", "RankMessage"]

@@ -16,7 +16,7 @@ class HealCount(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., records: _Optional[int] = ...) -> None: ...
 
 class Merged(_message.Message):
-    __slots__ = ("start", "generation", "slots", "switch", "stop", "save", "skip", "heals", "loss_sum", "tokens", "grad_norm", "digested", "mismatched", "compute_s")
+    __slots__ = ("start", "generation", "slots", "switch", "stop", "save", "skip", "heals", "loss_sum", "tokens", "grad_norm", "digested", "mismatched", "compute_s", "protocol_s")
     START_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Merged(_message.Message):
     DIGESTED_FIELD_NUMBER: _ClassVar[int]
     MISMATCHED_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_S_FIELD_NUMBER: _ClassVar[int]
     start: _wire_pb2.Version
     generation: int
     slots: int
@@ -45,7 +46,8 @@ class Merged(_message.Message):
     digested: bool
     mismatched: _containers.RepeatedScalarFieldContainer[int]
     compute_s: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, start: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[int] = ..., switch: _Optional[int] = ..., stop: _Optional[bool] = ..., save: _Optional[bool] = ..., skip: _Optional[bool] = ..., heals: _Optional[_Iterable[_Union[HealCount, _Mapping]]] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., digested: _Optional[bool] = ..., mismatched: _Optional[_Iterable[int]] = ..., compute_s: _Optional[_Iterable[float]] = ...) -> None: ...
+    protocol_s: float
+    def __init__(self, start: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[int] = ..., switch: _Optional[int] = ..., stop: _Optional[bool] = ..., save: _Optional[bool] = ..., skip: _Optional[bool] = ..., heals: _Optional[_Iterable[_Union[HealCount, _Mapping]]] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., digested: _Optional[bool] = ..., mismatched: _Optional[_Iterable[int]] = ..., compute_s: _Optional[_Iterable[float]] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("generation", "place", "size", "version", "cursor", "slots", "digest", "farewell", "step_slots")
@@ -147,12 +149,30 @@ class UpToDate(_message.Message):
     def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class FetchFailed(_message.Message):
-    __slots__ = ("version", "reason")
+    __slots__ = ("version", "reason", "behind")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     version: _wire_pb2.Version
     reason: str
-    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    behind: bool
+    def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., reason: _Optional[str] = ..., behind: _Optional[bool] = ...) -> None: ...
+
+class Moved(_message.Message):
+    __slots__ = ("heal", "bytes", "total", "seconds", "rate", "sources")
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    heal: int
+    bytes: int
+    total: int
+    seconds: float
+    rate: float
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, heal: _Optional[int] = ..., bytes: _Optional[int] = ..., total: _Optional[int] = ..., seconds: _Optional[float] = ..., rate: _Optional[float] = ..., sources: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Loaded(_message.Message):
     __slots__ = ("heal", "version", "cursor", "stop", "bytes", "seconds")
@@ -209,12 +229,14 @@ class Commit(_message.Message):
     def __init__(self, merged: _Optional[_Union[Merged, _Mapping]] = ..., next: _Optional[_Union[Work, _Mapping]] = ..., stage: _Optional[_Iterable[int]] = ..., leave: _Optional[bool] = ..., success: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Apply(_message.Message):
-    __slots__ = ("name", "cursor")
+    __slots__ = ("name", "cursor", "stage")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     name: _wire_pb2.EntryName
     cursor: int
-    def __init__(self, name: _Optional[_Union[_wire_pb2.EntryName, _Mapping]] = ..., cursor: _Optional[int] = ...) -> None: ...
+    stage: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[_Union[_wire_pb2.EntryName, _Mapping]] = ..., cursor: _Optional[int] = ..., stage: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Quit(_message.Message):
     __slots__ = ("success", "reason")
@@ -267,14 +289,18 @@ class Load(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
 
 class StageFor(_message.Message):
-    __slots__ = ("heal", "now", "entries")
+    __slots__ = ("heal", "now", "place", "donors", "entries")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     heal: int
     now: bool
+    place: int
+    donors: int
     entries: bool
-    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
+    def __init__(self, heal: _Optional[int] = ..., now: _Optional[bool] = ..., place: _Optional[int] = ..., donors: _Optional[int] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Patience(_message.Message):
     __slots__ = ("lease_s", "stall_patience_s", "connect_s")
@@ -293,7 +319,7 @@ class Drop(_message.Message):
     def __init__(self, heal: _Optional[int] = ...) -> None: ...
 
 class RankMessage(_message.Message):
-    __slots__ = ("attach", "mark", "roll_call", "rank_opened", "rank_failed", "held", "up_to_date", "fetch_failed", "loaded", "load_failed", "raised")
+    __slots__ = ("attach", "mark", "roll_call", "rank_opened", "rank_failed", "held", "up_to_date", "fetch_failed", "loaded", "load_failed", "raised", "moved")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     ROLL_CALL_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +331,7 @@ class RankMessage(_message.Message):
     LOADED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FAILED_FIELD_NUMBER: _ClassVar[int]
     RAISED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     mark: Mark
     roll_call: RollCall
@@ -316,7 +343,8 @@ class RankMessage(_message.Message):
     loaded: Loaded
     load_failed: LoadFailed
     raised: Raised
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., mark: _Optional[_Union[Mark, _Mapping]] = ..., roll_call: _Optional[_Union[RollCall, _Mapping]] = ..., rank_opened: _Optional[_Union[RankOpened, _Mapping]] = ..., rank_failed: _Optional[_Union[RankFailed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., up_to_date: _Optional[_Union[UpToDate, _Mapping]] = ..., fetch_failed: _Optional[_Union[FetchFailed, _Mapping]] = ..., loaded: _Optional[_Union[Loaded, _Mapping]] = ..., load_failed: _Optional[_Union[LoadFailed, _Mapping]] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ...) -> None: ...
+    moved: Moved
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., mark: _Optional[_Union[Mark, _Mapping]] = ..., roll_call: _Optional[_Union[RollCall, _Mapping]] = ..., rank_opened: _Optional[_Union[RankOpened, _Mapping]] = ..., rank_failed: _Optional[_Union[RankFailed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., up_to_date: _Optional[_Union[UpToDate, _Mapping]] = ..., fetch_failed: _Optional[_Union[FetchFailed, _Mapping]] = ..., loaded: _Optional[_Union[Loaded, _Mapping]] = ..., load_failed: _Optional[_Union[LoadFailed, _Mapping]] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
     __slots__ = ("go", "commit", "apply", "quit", "abandoned", "open", "ready_for", "fetch", "load", "stage_for", "drop", "patience")

@@ -8,7 +8,7 @@ the rank still answers for every slot in them (a single slot cannot be taken out
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -113,15 +113,18 @@ def loaded(book: Book, message: Loaded) -> Book:
     )
 
 
-def record(book: Book, **measured: Any) -> Record:
-    """This rank's record of the step in work; `measured`: the fields of Record that come from the computation."""
+def record(book: Book, ready: Collection[int], **measured: Any) -> Record:
+    """This rank's record of the step in work; `measured`: the fields of Record that come from the computation.
+
+    ready: heals that this rank has room to stage for
+    """
     assert book.work is not None
     return Record(
         generation=book.work.generation,
         version=book.version,
         slots=book.summed,
         opened=book.named,
-        heal=book.heals[0] if book.heals else 0,
+        heal=next((heal for heal in book.heals if heal in ready), 0),
         **measured,
     )
 
@@ -141,14 +144,18 @@ def _commit(book: Book, message: Commit) -> Book:
     if not work.farewell:
         end, cursor = message.merged.end, book.cursor + message.merged.slots
         book = msgspec.structs.replace(book, version=end, cursor=cursor, summed=())
-    book = msgspec.structs.replace(
-        book,
-        heals=tuple(heal for heal in book.heals if heal not in message.stage),
-        owed=tuple(sorted({*book.owed, *message.stage})),
-    )
+    book = _staged(book, message.stage)
     if message.leave:
         return msgspec.structs.replace(book, work=None, leaving=True)
     return _take(book, message.next)
+
+
+def _staged(book: Book, heals: tuple[int, ...]) -> Book:
+    return msgspec.structs.replace(
+        book,
+        heals=tuple(heal for heal in book.heals if heal not in heals),
+        owed=tuple(sorted({*book.owed, *heals})),
+    )
 
 
 def _take(book: Book, work: Work) -> Book:
@@ -165,7 +172,8 @@ def _take(book: Book, work: Work) -> Book:
 def _apply(book: Book, message: Apply) -> Book:
     if not book.usable or message.name.start != book.version:
         raise OutOfOrder(f"told to apply an entry to {message.name.start}, but this rank stands on {_stand(book)}")
-    return msgspec.structs.replace(book, version=message.name.end, cursor=message.cursor, work=None, summed=())
+    book = msgspec.structs.replace(book, version=message.name.end, cursor=message.cursor, work=None, summed=())
+    return _staged(book, message.stage)
 
 
 def _load(book: Book, message: Load) -> Book:

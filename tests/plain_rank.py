@@ -1,4 +1,4 @@
-"""A rank without torch, for tests of the agent: it speaks Attach with plain gRPC and sums nothing.
+"""A rank without torch, for tests of the agent: it speaks Attach as ranks do, and sums nothing.
 
     plain_rank.py FOLDER BEHAVIOUR [STEPS]
 
@@ -11,19 +11,17 @@ stream when it is told to go, and sleeps.
 from __future__ import annotations
 
 import os
-import queue
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import grpc
-
-from lighthouse.auth import read_token, token_metadata
+from lighthouse.auth import read_token
+from replica.attach import AgentLink
 from replica.environment import read_environment
+from replica.errors import LeaveError
 from replica.rollcall import Record, pack
 from replica.values import Attach, Commit, Go, Mark, MarkKind, Quit, Raised, RankUp, RollCall, Work
-from replica.wire import RANK_DOWN, RANK_UP, AgentStub
 
 SLOTS = 4
 
@@ -61,36 +59,35 @@ def main() -> None:
     name = f"{me.life}-{me.shard_rank}"
     if behaviour == "early":
         raise ValueError("no such file of tokens")
-    outbox: queue.SimpleQueue[RankUp | None] = queue.SimpleQueue()
-    channel = grpc.insecure_channel(me.agent)
-    requests = (RANK_UP.wrap(message) for message in iter(outbox.get, None))
-    replies = AgentStub(channel).Attach(requests, metadata=token_metadata(read_token(Path(me.token_file))))
+    link = AgentLink(me.agent, read_token(Path(me.token_file)), lambda command: False, lambda reason: None)
     setup = {"slots": str(SLOTS), "steps": str(steps)}
     if behaviour == "fork":
         _leave_kin(folder / f"{name}.kin")
-    outbox.put(Attach(shard_rank=me.shard_rank, pid=os.getpid(), setup=setup, rendezvous="", weights="", digest=7))
+    link.attach(Attach(shard_rank=me.shard_rank, pid=os.getpid(), setup=setup, rendezvous="", weights="", digest=7))
     (folder / f"{name}.tmp").write_text(str(os.getpid()))
     (folder / f"{name}.tmp").rename(folder / f"{name}.pid")
     print(f"rank {me.shard_rank} of life {me.life} is here")
     if behaviour == "raise":
         raise ValueError("the loss is a goat")
     if behaviour == "tell":
-        outbox.put(Raised(traceback="Traceback (most recent call last):\n  in a thread\nValueError: told, not printed"))
+        link.say(Raised(traceback="Traceback (most recent call last):\n  in a thread\nValueError: told, not printed"))
         time.sleep(600)
     if behaviour == "close":
-        next(replies)
-        replies.cancel()
+        link.next()
+        link.close()
         time.sleep(600)
-    for reply in replies:
-        message = RANK_DOWN.unwrap(reply)
+    while True:
+        try:
+            message = link.next()
+        except LeaveError:
+            sys.exit(3)
         if isinstance(message, Quit) or (isinstance(message, Commit) and message.leave):
-            outbox.put(None)
+            link.close()
             sys.exit(0 if message.success else 1)
         work = message.work if isinstance(message, Go) else message.next if isinstance(message, Commit) else None
         if work is not None and behaviour != "hang":
             for vote in _votes(work, me.shard_rank):
-                outbox.put(vote)
-    sys.exit(3)
+                link.say(vote)
 
 
 if __name__ == "__main__":

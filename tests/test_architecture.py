@@ -35,6 +35,7 @@ CORE = (
     "replica/agent_heal.py",
     "replica/agent_life.py",
     "replica/agent_plan.py",
+    "replica/agent_progress.py",
     "replica/agent_session.py",
     "replica/agent_split.py",
     "replica/agent_state.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 class FixTheConfiguration(Exception):
@@ -49,6 +49,8 @@ class TrainConfig:
     """Decay of matrices, as AdamW has it; norms do not decay."""
     max_grad_norm: float = 1.0
     """The mean gradient is scaled down to this 2-norm if it is longer."""
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    """What gradients are added up in over the groups; bf16 halves the bytes, and rounds."""
     width: int = 160
     """Channels of the model."""
     depth: int = 4

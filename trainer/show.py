@@ -26,7 +26,10 @@ STYLES = {
     "prepare": "cyan",
     "heal": "yellow",
     "heal_again": "yellow",
+    "fell_behind": "yellow",
     "heal_failed": "yellow",
+    "progress": "yellow",
+    "loaded": "yellow",
     "caught_up": "yellow",
     "contributes": "bold green",
     "hold": "magenta",
@@ -75,7 +78,8 @@ def event_line(happened: Happened, began_s: float, first_number: int) -> Text:
         words.append(happened.group)
     if happened.text:
         words.append(_cut(happened.text))
-    words += [f"{name} {_short(value)}" for name, value in sorted(happened.fields.items()) if value]
+    if happened.kind != "progress":  # its text has the figures
+        words += [f"{name} {_short(value)}" for name, value in sorted(happened.fields.items()) if value]
     return Text("  ".join(words), style=STYLES.get(happened.kind, ""))
 
 
@@ -101,6 +105,8 @@ def status_table(status: RunStatus) -> Table:
         title += ", finished"
     if status.loss:
         title += f", loss {status.loss:.3f}, {status.step_s:.2f} s a step"
+        if status.protocol_s:
+            title += f" ({1e3 * status.protocol_s:.1f} ms of it the protocol)"
     table = Table(title=title, caption=status.hold and f"hold: {status.hold}", title_justify="left")
     columns = ["group", "incarnation", "state", "step", "generation", "heard", "host"]
     detailed = any(group.detail for group in status.groups)

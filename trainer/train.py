@@ -57,6 +57,7 @@ def train(config: TrainConfig) -> None:
         steps=config.steps,
         epochs=config.epochs or None,
         max_grad_norm=config.max_grad_norm,
+        reduce_dtype=config.reduce_dtype,
         data=text.fingerprint,
     )
     stop_file = Path(config.stop_file) if config.stop_file else None

@@ -1,66 +1,90 @@
-"""What the rank library itself costs in a step: everything but the program's compute and the bytes moved.
+"""What Bellrock itself costs in a step in which nothing fails: PYTHONPATH=.:tests python tests/bench/bench_step.py
 
-    PYTHONPATH=.:tests python tests/bench/bench_step.py [--groups 2] [--steps 300]
-
-Groups of one rank train a model of a few hundred parameters, one slot each, told what to do by the scripted agents of
-the tests, which run in one Python process here. Prints, for each part of a step at each group, the medians of wall
-time, CPU of the training thread, and CPU of the whole process, in milliseconds; on a busy machine CPU says more.
+Real lighthouse, agents and ranks on loopback; compute is stood in for by a sleep. After every step each rank also
+sends one message of a roll call's size to an echo and back, over a bare Unix socket and over a gRPC stream, so that all
+figures are from the same moments of the same machine. Prints medians in ms over all groups and steps but the first 20.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 
-from e2e.scripted_agents import Fleet
+from e2e.cluster import Cluster
 
+HERE = Path(__file__).parent
+SETTLED = 20
 PARTS = {
-    "slot": "between the last step and the slot's begin: seeds, mark",
-    "computed": "the program's forward and backward, with hooks that fill and send buckets",
-    "gradients": "flush of what no hook has filled",
-    "roll_call": "waiting for the buckets, their norm, the record",
-    "voted": "gather of the records",
-    "apply": "the agent's verdict",
-    "applied": "apply: copy back, scale, optimizer, schedule",
-    "end": "the program's own bookkeeping",
+    "roll_call": "roll call: record, all-gather of the records",
+    "verdict": "verdict: rank, agent, rank",
+    "own": "the rest in the rank: seeds, marks, entry, bookkeeping",
+    "protocol": "**the protocol, together**",
+    "reduce": "(the bytes of the reduction, copies included)",
+    "apply": "(the registered function)",
+    "socket": "a message to an echo and back: bare Unix socket",
+    "grpc": "the same: gRPC stream",
 }
 
 
-def parts(phases: list[tuple[str, int, float, float, float]]) -> dict[str, list[tuple[float, ...]]]:
-    """(wall, CPU of the training thread, CPU of the process) of each part in ms, step by step."""
-    took: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    before = phases[0][2:]
-    for name, step, *at in phases:
-        if name in PARTS:
-            if step > 10:
-                took[name].append(tuple((now - then) * 1e3 for now, then in zip(at, before, strict=True)))
-            before = tuple(at)
-    return took
+def measured(out: Path) -> list[dict[str, float]]:
+    """All settled steps of all groups."""
+    steps = []
+    for path in sorted(out.glob("*.times")):
+        for line in path.read_text().splitlines()[SETTLED:]:
+            times = json.loads(line)
+            steps.append(times | {"protocol": times["roll_call"] + times["verdict"] + times["own"]})
+    return steps
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--sleep-s", type=float, default=0.02)
     told = parser.parse_args()
+    root = HERE.parents[1]
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")))
     with tempfile.TemporaryDirectory() as folder:
-        fleet = Fleet(Path(folder), kind="plain", shards=1, slots=told.groups, steps=told.steps)
-        fleet.digests = False
+        echo = subprocess.Popen([sys.executable, str(HERE / "echo.py"), f"{folder}/echo"], stdout=subprocess.PIPE)
+        run = Cluster(Path(folder) / "run", "--groups-wanted", str(told.groups), job=HERE / "step_job.py")
         try:
-            members = [fleet.spawn(f"g{i}", phases=True, bucket_bytes=1 << 20) for i in range(told.groups)]
-            fleet.attach_all()
-            fleet.form(members)
-            fleet.finish()
-            for group in members:
-                took = parts(fleet.did(group)["phases"])
-                for name, words in PARTS.items():
-                    middle = [statistics.median(column) for column in zip(*took[name], strict=True)]
-                    print(group.name, *(f"{ms:7.3f}" for ms in middle), words)
+            assert echo.stdout is not None and echo.stdout.readline()
+            run.lighthouse()
+            names = [f"g{i}" for i in range(told.groups)]
+            flags = [
+                "--steps",
+                told.steps,
+                "--groups",
+                told.groups,
+                "--sleep-s",
+                told.sleep_s,
+                "--echo",
+                f"{folder}/echo",
+            ]
+            for name in names:
+                run.group(name, *map(str, flags), flags=("--standby", "none"))
+            for name in names:
+                assert run.wait_exit(name, 60 + 10 * told.steps * (told.sleep_s + 0.01)) == 0, run.logs()
+            steps = measured(run.out)
         finally:
-            fleet.close()
+            run.close()
+            echo.kill()
+            echo.wait()
+    print(f"{told.groups} groups of one rank, {len(steps)} steps, compute a sleep of {1e3 * told.sleep_s:g} ms\n")
+    print("| part | median, ms | lowest tenth | highest tenth | × bare socket | × gRPC stream |")
+    print("|---|---|---|---|---|---|")
+    bare, stream = (statistics.median(step[name] for step in steps) for name in ("socket", "grpc"))
+    for name, words in PARTS.items():
+        took = [step[name] for step in steps]
+        tenths, middle = statistics.quantiles(took, n=10), statistics.median(took)
+        figures = f"{1e3 * middle:.3f} | {1e3 * tenths[0]:.3f} | {1e3 * tenths[-1]:.3f}"
+        print(f"| {words} | {figures} | {middle / bare:.1f} | {middle / stream:.1f} |")
 
 
 if __name__ == "__main__":

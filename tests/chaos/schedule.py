@@ -103,7 +103,7 @@ def _target(kind: str, free: list[str]) -> str:
 
 def _for_s(kind: str, random: Random, lease_s: float) -> float:
     if kind == "stop_rank":
-        return random.choice((random.uniform(0.1, 3.0), random.uniform(8.0, 16.0)))
+        return random.choice((random.uniform(0.1, 3.0), random.uniform(18.0, 26.0)))
     if kind in ("stop_agent", "stop_host", "stop_lighthouse"):
         return random.choice((random.uniform(0.1, 0.5), random.uniform(0.5, 2.5))) * lease_s
     return random.choice((0.0, random.uniform(0.0, 6.0)))

@@ -2,6 +2,9 @@
 
 PYTHONPATH=.:tests python -m chaos.soak [--minutes 60] [--seed N] [--shards 1] [--contributors 0]
 
+The minutes are counted from the first process on: a slow machine has fewer faults, not a longer soak. What comes after
+them (everybody back, the reference, the count) takes about one more.
+
 At the end everybody is back and the run ends of itself: all weights are bit-equal and close to those of a run that
 nothing happened to, each step of the history consumed each slot once, nobody lost its ranks but for a kill, no process
 is left, and the lighthouse's journal decides as it did. Prints its seed and its schedule, and where the records are if
@@ -30,7 +33,8 @@ from chaos.schedule import LIGHTHOUSE, Act, Batch, schedule
 from e2e.cluster import Cluster, alive, processes_of
 
 LEASE_S = 4.0
-STALL_S = 6.0
+STALL_S = 20.0
+"""Short, so that ranks which stand still are put out within a soak; half of it is what ranks may take to leave."""
 BACK_S = 120.0
 """How long a group may take to train again, on a machine with too few cores, after whatever happened."""
 STARTING_S = 15.0
@@ -60,13 +64,14 @@ class Soak:
 
     def carry_out(self, batches: tuple[Batch, ...], seconds: float) -> int:
         """The whole soak; the last step. Raises AssertionError saying what did not hold."""
+        until = time.monotonic() + seconds
         self.run.lighthouse()
         for i in range(self.groups):
             self.start(f"g{i}")
         for i in range(self.groups):
             self.until(partial(self.trains, f"g{i}", time.time()), f"g{i} trains")
         calm = self.rate(CALM_S)
-        until, first, start = time.monotonic() + seconds, self.steps(), time.monotonic()
+        first, start = self.steps(), time.monotonic()
         for batch in batches:
             if time.monotonic() >= until:
                 break

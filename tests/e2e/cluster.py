@@ -215,7 +215,14 @@ class Cluster:
 
         self.until(contributed, f"{name} contributes in its life {life}", 120.0)
 
-    def finish(self, undisturbed: Callable[[int], numpy.ndarray], names: tuple[str, ...] = ()) -> int:
+    def finish(
+        self,
+        undisturbed: Callable[[int], numpy.ndarray],
+        names: tuple[str, ...] = (),
+        *,
+        rtol: float = 1e-3,
+        atol: float = 1e-4,
+    ) -> int:
         """Ends the run and asserts what must hold at the end of every run, whatever happened in it; its last step.
 
         All groups left have bit-equal weights, close to those of an undisturbed run, and consumed what they should.
@@ -230,7 +237,7 @@ class Cluster:
         for other in weights[1:]:
             numpy.testing.assert_array_equal(weights[0], other)
         steps = check_consumed({path.stem: self.ledger(path.stem) for path in self.folder.glob("*.ledger")})
-        numpy.testing.assert_allclose(weights[0], undisturbed(steps), rtol=1e-3, atol=1e-4)
+        numpy.testing.assert_allclose(weights[0], undisturbed(steps), rtol=rtol, atol=atol)
         return steps
 
     def until(self, true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

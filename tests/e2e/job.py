@@ -3,8 +3,9 @@
 python job.py --out FOLDER --steps 12 [--fsdp] [--die PHASE@STEP --die-group g1 --die-shard 0] [--delay-s 0.02]
 
 PHASE is where this rank ends itself with SIGKILL, once in the life of FOLDER: forward, backward, bucket, gradients,
-roll_call, voted, apply, applied, open, load. The run ends after the step that follows the appearance of FOLDER/enough;
-then each rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to FOLDER/steps.
+roll_call, voted, apply, applied, open, load, loading. The run ends after the step that follows the appearance of
+FOLDER/enough; then each rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to
+FOLDER/steps.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -93,23 +96,48 @@ class Job:
         self.phase, _, step = flags.die.partition("@")
         self.die_step = int(step or -1)
         self.out = Path(flags.out)
+        self.lock = threading.Lock()
+        self.waited = False
 
     def observe(self, phase: str, step: int) -> None:
         """Ends this rank if this is the moment that it was told; waits before its first load while a file is there."""
+        if phase == "load" and self.flags.spare_mb:
+            self.limit_memory()
         if phase == "load" and self.flags.wait_at_load:
             wait, self.flags.wait_at_load = Path(self.flags.wait_at_load), ""
             wait.touch()
             while wait.exists():
                 time.sleep(0.01)
+        if phase == "loading" and self.flags.wait_loading:
+            self.wait_loading(Path(self.flags.wait_loading))
         self.wait(phase, step)
         mine = self.group == self.flags.die_group and self.shard == self.flags.die_shard
         if not mine or phase != self.phase or step < self.die_step:
             return
         try:
-            (self.out / f"died-{self.group}").touch(exist_ok=False)
+            (self.out / f"died-{self.group}").touch(exist_ok=self.flags.die_always)
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait_loading(self, wait: Path) -> None:
+        """Stands still amid a load, on every link of it, after the first piece and as long as a file is there."""
+        with self.lock:
+            if not self.waited:
+                self.waited = True
+                wait.touch()
+        while wait.exists():
+            time.sleep(0.01)
+
+    def limit_memory(self) -> None:
+        """Leaves this process, in its first life, little more memory than it has now."""
+        try:
+            (self.out / f"limited-{self.group}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + (self.flags.spare_mb << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     def wait(self, phase: str, step: int) -> None:
         """Where one group is to wait at a moment while a file is there, and all say that they have come to it."""
@@ -150,6 +178,7 @@ class Job:
             data="made up",
             max_grad_norm=1.0,
             bucket_bytes=2048,
+            reduce_dtype=flags.reduce_dtype or None,
             observer=self.observe,
         )
         if flags.dump:
@@ -211,7 +240,10 @@ def main() -> None:
     parser.add_argument("--die-group", default="")
     parser.add_argument("--die-shard", type=int, default=0)
     parser.add_argument("--raise-at", type=int, default=-1)
+    parser.add_argument("--die-always", action="store_true")
     parser.add_argument("--wait-at-load", default="")
+    parser.add_argument("--wait-loading", default="")
+    parser.add_argument("--spare-mb", type=int, default=0)
     parser.add_argument("--wait-at", default="")
     parser.add_argument("--wait-group", default="")
     parser.add_argument("--wait-file", default="")
@@ -222,6 +254,7 @@ def main() -> None:
     parser.add_argument("--data", choices=["map", "stream", ""], default="")
     parser.add_argument("--stream-length", type=int, default=1 << 60)
     parser.add_argument("--worker", choices=["fork", "spawn", ""], default="")
+    parser.add_argument("--reduce-dtype", default="")
     parser.add_argument("--dump", action="store_true")
     parser.add_argument("--delay-s", type=float, default=0.0)
     Job(parser.parse_args()).run()

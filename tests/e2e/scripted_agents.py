@@ -1,6 +1,6 @@
 """Stand-ins for the agents of a few groups and the lighthouse over them, run by the test's own thread.
 
-They speak the real protocol on a real gRPC server and merge with the real functions; they know just enough to form
+They speak the real protocol on real sockets and merge with the real functions; they know just enough to form
 generations, to take over from a group that died, and to heal a joiner, and they can be told to do so at a given mark.
 """
 
@@ -12,15 +12,15 @@ import multiprocessing
 import os
 import queue
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from lighthouse.values import EntryName, Source, Version
+from replica.frames import MESSAGE_BYTES, Frames, Kind, frame
 from replica.rollcall import Invalid, merge
 from replica.values import (
     Abandoned,
@@ -43,39 +43,57 @@ from replica.values import (
     UpToDate,
     Work,
 )
-from replica.wire import RANK_DOWN, RANK_UP, AgentServicer, add_AgentServicer_to_server
+from replica.wire import RANK_DOWN, RANK_UP
 
 TOKEN = "a-token-for-tests"
 
 
-class Server(AgentServicer):
-    """One Attach server for all groups: metadata of each call is not looked at, `out` says who is who."""
+class Server:
+    """One Attach server for all groups: the token is not looked at, the first message says who is who."""
 
     def __init__(self, events: queue.SimpleQueue[tuple[int, Any]]) -> None:
         self._events = events
         self.down: dict[int, queue.SimpleQueue[Any]] = {}
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
 
-    def Attach(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:  # noqa: N802 gRPC's name
-        for message in requests:
-            first = RANK_UP.unwrap(message)
-            break
-        else:
-            return
-        down = self.down[first.pid] = queue.SimpleQueue()
-        self._events.put((first.pid, first))
+    def close(self) -> None:
+        """Accepts nobody any more. Streams end with the ranks."""
+        self._listener.close()
 
-        def read() -> None:
-            with contextlib.suppress(grpc.RpcError, Exception):
-                for message in requests:
-                    self._events.put((first.pid, RANK_UP.unwrap(message)))
-            self._events.put((first.pid, None))
-            down.put(None)
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
-        reader = ThreadPoolExecutor(1)
-        reader.submit(read)
-        while (command := down.get()) is not None:
-            yield RANK_DOWN.wrap(command)
-        reader.shutdown(wait=False)
+    def _serve(self, sock: socket.socket) -> None:
+        down: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        pid = 0
+        for message in _messages(sock):
+            if not pid:
+                pid, self.down[message.pid] = message.pid, down
+                threading.Thread(target=self._write, args=(sock, down), daemon=True).start()
+            self._events.put((pid, message))
+        self._events.put((pid, None))
+        down.put(None)
+
+    def _write(self, sock: socket.socket, down: queue.SimpleQueue[Any]) -> None:
+        with contextlib.suppress(OSError), sock:
+            while (command := down.get()) is not None:
+                sock.sendall(frame(Kind.MESSAGE, RANK_DOWN.encode(command)))
+
+
+def _messages(sock: socket.socket) -> Iterator[Any]:
+    frames = Frames(MESSAGE_BYTES)
+    with contextlib.suppress(OSError):
+        while data := sock.recv(1 << 16):
+            frames.feed(data)
+            while (got := frames.next()) is not None:
+                if got[0] is Kind.MESSAGE:
+                    yield RANK_UP.decode(got[1])
 
 
 class Group:
@@ -116,10 +134,7 @@ class Fleet:
         (folder / "token").write_text(TOKEN)
         self.events: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.server = Server(self.events)
-        self._grpc = grpc.server(ThreadPoolExecutor(32))
-        add_AgentServicer_to_server(self.server, self._grpc)
-        self.port = self._grpc.add_insecure_port("127.0.0.1:0")
-        self._grpc.start()
+        self.port = self.server.port
         self.groups: dict[str, Group] = {}
         self.by_pid: dict[int, tuple[Group, int]] = {}
         self.number = 0
@@ -178,7 +193,7 @@ class Fleet:
             self.kill(group)
             for process in group.processes:
                 process.join(10)
-        self._grpc.stop(None)
+        self.server.close()
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
@@ -361,8 +376,8 @@ class Fleet:
 
     def heal(self, joiner: Group, donors: list[Group], heal: int = 1) -> None:
         """Snapshot from the donors, then entries until the joiner is up to date."""
-        for donor in donors:
-            self.send(donor, StageFor(heal=heal, now=False))
+        for place, donor in enumerate(donors):
+            self.send(donor, StageFor(heal=heal, now=False, place=place, donors=len(donors)))
         self.send(joiner, Load(heal=heal, sources=tuple(d.source() for d in donors)))
         self.until(lambda: len([m for _, m in joiner.said if isinstance(m, Loaded)]) == self.shards)
         loaded = next(m for _, m in joiner.said if isinstance(m, Loaded))

@@ -112,7 +112,8 @@ def test_groups_train_as_one(fleets: Any, groups: int, shards: int, kind: str) -
 @pytest.mark.parametrize("at", [MarkKind.SLOT_BEGUN, MarkKind.GRADIENTS, MarkKind.ROLL_CALL])
 def test_slots_of_a_killed_group_are_taken_over(fleets: Any, shards: int, kind: str, at: MarkKind) -> None:
     fleet = fleets(kind, shards)
-    members = [fleet.spawn(f"g{i}") for i in range(3)]
+    hang_at = None if at is MarkKind.SLOT_BEGUN else [at.value, 1]
+    members = [fleet.spawn(f"g{i}", hang_at=hang_at if i == 1 else None) for i in range(3)]
     fleet.attach_all()
 
     def kill(group: Group, shard: int, mark: Mark) -> None:
@@ -143,7 +144,7 @@ def test_a_step_that_overflows_changes_nothing_but_the_schedule(fleets: Any) -> 
 
 def test_two_groups_die_one_after_the_other_in_one_step(fleets: Any) -> None:
     fleet = fleets()
-    members = [fleet.spawn(f"g{i}") for i in range(3)]
+    members = [fleet.spawn(f"g{i}", hang_at=["gradients", 1] if i == 2 else None) for i in range(3)]
     fleet.attach_all()
 
     def kill(group: Group, shard: int, mark: Mark) -> None:

@@ -21,8 +21,8 @@ needs_two = pytest.mark.skipif(GPUS < 2, reason="fewer than two GPUs")
 MEMBER = """
 import os, sys
 place, address = int(sys.argv[1]), sys.argv[2]
-from replica.nccl import ENVIRONMENT
-os.environ.update(ENVIRONMENT)
+from replica.environment import NCCL_ENVIRONMENT
+os.environ.update(NCCL_ENVIRONMENT)
 import torch
 from replica.communicator import CommunicatorLost, Opening
 torch.cuda.set_device(place)

@@ -419,7 +419,7 @@ class Agent(Checked, RuleBasedStateMachine):
     @rule(now=st.booleans(), donors=st.integers(1, 3))
     def stage(self, now: bool, donors: int) -> None:
         self.heal += 1
-        self.says(Stage(heal=self.heal, joiner="c", donors=donors, now=now))
+        self.says(Stage(heal=self.heal, joiner="c", donors=donors, place=0, now=now))
 
     @rule(heal=st.integers(0, 3))
     def release(self, heal: int) -> None:

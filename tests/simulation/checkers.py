@@ -63,6 +63,7 @@ class Watch(Notes):
         self.rosters: dict[int, tuple[Any, ...]] = {}
         self.starts: dict[int, Version] = {}
         self.bases: dict[int, Version] = {}
+        self.staged_at: dict[int, Version] = {}
         self.commits: dict[Version, float] = {}
         self.times: list[tuple[float, str, Version]] = []
         self.computed_count: Counter[tuple[str, int, int, int, int]] = Counter()
@@ -172,6 +173,12 @@ class Watch(Notes):
         if rank.shard_rank == 0:
             self.times.append((self._world.engine.now, who, end))
 
+    def staged(self, rank: Rank, heal: int, snapshot: Snapshot) -> None:
+        """All donors of a heal stage one version, on all shards, and it has the weights of that version."""
+        self._same(snapshot.version, snapshot.weights, f"{rank.group.label}.{rank.shard_rank}")
+        if self.staged_at.setdefault(heal, snapshot.version) != snapshot.version:
+            self.broken(f"{rank.group.label} stages {snapshot.version} for a heal, others {self.staged_at[heal]}")
+
     def loaded(self, rank: Rank, snapshot: Snapshot) -> None:
         """Promise 1: a healed group has the weights of its version."""
         self._same(snapshot.version, snapshot.weights, f"{rank.group.label}.{rank.shard_rank}")
@@ -181,9 +188,6 @@ class Watch(Notes):
             self.broken(f"{who} has other weights at {version} than others had")
 
     # ---- agents ----------------------------------------------------------------------------------------------------
-
-    def agent_started(self, group: Group) -> None:
-        self.note(f"{group.label} agent starts")
 
     def agent_exited(self, group: Group, code: int, reason: str) -> None:
         self.note(f"{group.label} agent ends: {code} {reason}")

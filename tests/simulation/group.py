@@ -85,7 +85,7 @@ class Group:
         self._inbox.clear()
         config = self.world.agent_config(self)
         self.agent = new_agent(config)
-        self.world.watch.agent_started(self)
+        self.world.watch.note(f"{self.label} agent starts")
         self._take_lock(self.born)
 
     def _take_lock(self, born: int) -> None:

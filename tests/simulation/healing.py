@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lighthouse.values import ROOT, EntryName, Source, Version
-from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Merged, UpToDate
+from replica.values import Fetch, FetchFailed, Held, Load, Loaded, LoadFailed, Merged, Moved, StageFor, UpToDate
 from simulation.weights import Sum
 
 if TYPE_CHECKING:
@@ -25,19 +25,21 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """State of one shard, staged for a joiner."""
+    """State of one shard, or some of its `of` stripes, staged for a joiner."""
 
     version: Version
     cursor: int
     stop: bool
     weights: int
+    stripes: frozenset[int] = frozenset({0})
+    of: int = 1
 
 
 class Healing:
     """The part of `rank` that moves states and entries.
 
     log: entries by the version they start from; owed: since which version a heal's joiner is owed them
-    staged: snapshots by heal; held: entries fetched and not applied
+    expected, staged: snapshots to come, and those that are there, by heal; held: entries fetched and not applied
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -47,16 +49,22 @@ class Healing:
         self.owed: dict[int, Version] = {}
         self.staged: dict[int, Snapshot] = {}
         self.held: dict[EntryName, Entry] = {}
+        self.expected: dict[int, StageFor] = {}
         self._turn = 0
         self._needed = ROOT
+        self._loading: Load | None = None
 
     # ---- for others ------------------------------------------------------------------------------------------------
 
     def stage(self, heal: int) -> None:
         """A snapshot of the present state, and the log from here on."""
-        rank = self._rank
-        self.staged[heal] = Snapshot(rank.book.version, rank.book.cursor, rank.stop, rank.weights)
-        self.owed[heal] = rank.book.version
+        rank, asked = self._rank, self.expected.pop(heal)
+        stripes = frozenset({asked.place, (asked.place + 1) % asked.donors})
+        book = rank.book
+        snapshot = Snapshot(book.version, book.cursor, rank.stop, rank.weights, stripes, asked.donors)
+        self.staged[heal] = snapshot
+        self.owed[heal] = book.version
+        self._world.watch.staged(rank, heal, snapshot)
 
     def keep(self, heal: int) -> None:
         """The log from the entry that led to the present version on."""
@@ -64,6 +72,7 @@ class Healing:
 
     def drop(self, heal: int) -> None:
         """That heal is over. What members may still need of the last step is not its business."""
+        self.expected.pop(heal, None)
         self.staged.pop(heal, None)
         self.owed.pop(heal, None)
         self._trim()
@@ -74,9 +83,18 @@ class Healing:
         self.owed.clear()
         self.log.clear()
 
+    def fetched(self, heal: int, version: Version) -> None:
+        """The joiner of `heal` has what leads to `version`."""
+        if heal in self.owed:
+            self.owed[heal] = max(self.owed[heal], version)
+            self._trim()
+
     def release_log(self) -> None:
         """Every member has what leads to the present version: it is dropped, unless a joiner is owed it."""
         self._needed = self._rank.book.version
+        for heal, since in list(self.owed.items()):
+            if self._needed.step - since.step > self._world.spec.log_steps:
+                del self.owed[heal]  # the joiner is too far behind
         self._trim()
 
     def _trim(self) -> None:
@@ -116,6 +134,8 @@ class Healing:
             return
         sources = [r for r in self._sources(message.sources) if not r.stopped]
         for source in sources:
+            source.healing.fetched(message.heal, message.version)
+        for source in sources:
             entry = source.healing.log.get(message.version)
             if entry is not None:
                 rank.later(self._transfer_s(), self._fetched, turn, source, entry)
@@ -126,7 +146,9 @@ class Healing:
             rank.later(0.05, self._fetch, message, turn, True)
             return
         delay_s = 0.01 if sources else self._world.engine.chance("transfers").uniform(0.01, 1.0)
-        failed = FetchFailed(version=message.version, reason="no source has it" if sources else "no source answers")
+        behind = any(r.book.usable and r.book.version.step > message.version.step for r in sources)
+        reason = "no source has it" if sources else "no source answers"
+        failed = FetchFailed(version=message.version, reason=reason, behind=behind)
         rank.later(delay_s, self._fetch_failed, turn, failed)
 
     def _fetch_failed(self, turn: int, failed: FetchFailed) -> None:
@@ -146,31 +168,59 @@ class Healing:
         """Loads a snapshot, after a rehearsal: the rank is told `Loaded` or `LoadFailed`."""
         self._turn += 1
         self.held.clear()
-        self._rank.later(
-            rehearsal_s, self._load_from, message, self._world.engine.now + self._world.run_config().deadlines.heal_s
-        )
+        self.expected.clear()
+        self._loading = message
+        until_s = self._world.engine.now + self._world.run_config().deadlines.heal_s
+        self._rank.later(rehearsal_s, self._load_from, message, until_s)
+
+    def supersede(self, heal: int) -> None:
+        """A load of an older heal is over, though its sources may not know yet."""
+        if self._loading is not None and self._loading.heal < heal:
+            self._load_over(LoadFailed(heal=self._loading.heal, reason="another heal took its place"))
+
+    def _load_over(self, answer: Loaded | LoadFailed) -> None:
+        self._loading = None
+        self._rank.load_over(answer)
 
     def _load_from(self, message: Load, deadline_s: float) -> None:
         rank, now = self._rank, self._world.engine.now
+        if self._loading is not message:
+            return
         if rank.group.never_loads:
             if now < deadline_s:
                 rank.later(0.1, self._load_from, message, deadline_s)
             else:
-                rank.load_over(LoadFailed(heal=message.heal, reason="no bytes moved in time"))
+                self._load_over(LoadFailed(heal=message.heal, reason="no bytes moved in time"))
             return
-        for source in self._sources(message.sources):
-            snapshot = source.healing.staged.get(message.heal)
-            if snapshot is not None and not source.stopped:
-                rank.later(self._transfer_s() * 5, self._load_done, message, source, snapshot)
-                return
-        if now < deadline_s and self._sources(message.sources):
+        snapshot = self._offered(message)
+        if snapshot is not None:
+            whole_s = self._transfer_s() * 5
+            rank.later(whole_s / 2, self._half_loaded, message)
+            rank.later(whole_s, self._load_done, message, snapshot)
+        elif now < deadline_s and self._sources(message.sources):
             rank.later(0.05, self._load_from, message, deadline_s)
         else:
-            rank.load_over(LoadFailed(heal=message.heal, reason="no donor staged in time, or none answers"))
+            self._load_over(LoadFailed(heal=message.heal, reason="no donors staged in time, or too few answer"))
 
-    def _load_done(self, message: Load, source: Rank, snapshot: Snapshot) -> None:
-        if not self._reaches(source):
-            self._rank.load_over(LoadFailed(heal=message.heal, reason="the donor went away"))
+    def _offered(self, message: Load) -> Snapshot | None:
+        """What the first source offers, if all that offer the same have every stripe of it together."""
+        sources = [r for r in self._sources(message.sources) if not r.stopped and self._reaches(r)]
+        offers = [s for r in sources if (s := r.healing.staged.get(message.heal)) is not None]
+        alike = [s for s in offers if s.version == offers[0].version]
+        held = {stripe for s in alike for stripe in s.stripes}
+        return alike[0] if alike and held == set(range(alike[0].of)) else None
+
+    def _half_loaded(self, message: Load) -> None:
+        if self._loading is not message:
+            return
+        names = tuple(source.name for source in message.sources)
+        self._rank.say(Moved(heal=message.heal, bytes=1, total=2, seconds=0.1, rate=10.0, sources=names))
+
+    def _load_done(self, message: Load, snapshot: Snapshot) -> None:
+        if self._loading is not message:
+            return
+        if self._offered(message) is None:
+            self._load_over(LoadFailed(heal=message.heal, reason="too many donors went away"))
             return
         answer = Loaded(
             heal=message.heal,
@@ -181,4 +231,4 @@ class Healing:
             seconds=1.0,
         )
         self._rank.take_snapshot(snapshot, answer)
-        self._rank.load_over(answer)
+        self._load_over(answer)

@@ -8,7 +8,7 @@ _batch = of("lighthouse/batch.py")
 _change = of("lighthouse/core_change.py")
 _plan = of("lighthouse/core_plan.py")
 _lighthouse = of("lighthouse/core_state.py")
-_state = of("replica/agent_state.py")
+_work = of("replica/agent_plan.py")
 _step = of("replica/agent_step.py")
 _agent_plan = of("replica/agent_plan.py")
 _session = of("replica/agent_session.py")
@@ -77,8 +77,8 @@ DATA: tuple[Mutation, ...] = (
         "version=merged.end, cursor=state.stand.cursor)",
         "version=merged.end, cursor=stand.cursor)",
     ),
-    _state("the data is always at its beginning", "contributors(roster), stand.cursor)", "contributors(roster), 0)"),
-    _state(
+    _work("the data is always at its beginning", "contributors(roster), stand.cursor)", "contributors(roster), 0)"),
+    _work(
         "every member brings slots",
         "state.batch.step_slots(contributors(roster), ",
         "state.batch.step_slots(len(roster), ",

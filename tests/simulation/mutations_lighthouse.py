@@ -224,16 +224,43 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     # ---- donors
     _heal("newcomers are donors", "for m in roster if m.role is not Role.NEWCOMER)", "for m in roster)"),
     _heal(
-        "a dead donor is waited for",
-        "elif group.donor not in donors and not takes_part(state, group):",
-        "elif group.donor not in donors and takes_part(state, group):",
+        "dead donors are waited for",
+        "elif gone and not takes_part(state, group)",
+        "elif gone and takes_part(state, group)",
+    ),
+    _heal("any donors are enough", "and not _suffice(group, gone):", "and False:"),
+    _heal("donors that are left are not enough", "and not _suffice(group, gone):", "and True:"),
+    _heal("who was started again is still the donor", "or (incarnation and incarnation not in there[name])", ""),
+    _heal(
+        "each stripe is thought to be at one donor",
+        "names[i] not in gone or names[i - 1] not in gone for",
+        "names[i] not in gone for",
     ),
     _heal(
-        "the first donor gets every joiner",
-        "key=lambda d: (busy.count(d.name), natural_key(d.name))",
-        "key=lambda d: natural_key(d.name)",
+        "the first donors get every joiner",
+        "key=lambda d: (busy[d.name], d.name not in",
+        "key=lambda d: (0, d.name not in",
     ),
-    _heal("a joiner is not asked what became of its weights", "caught=False, loading=True)", "caught=False)"),
+    _heal("contributors give first", "d.name not in spares", "d.name in spares"),
+    _heal("all donors hold the same stripes", "place=place, now=held > 0", "place=0, now=held > 0"),
+    _heal("a hold waits for a roll call", "group.held != state.change.number and not staged", "False"),
+    _heal("a lost release is not said again", "state = _drop_forgotten(state)", "pass"),
+    _heal(
+        "a joiner is not asked what became of its weights",
+        "caught=False, loading=True, **fields)",
+        "caught=False, **fields)",
+    ),
+    _hello(
+        "a joiner begins anew with each stream", "    if group.report.heal == group.heal:\n        return state\n", ""
+    ),
+    _hello("a donor that heard of no heal is waited for", "    return _resume_donor(state, group)", "    return state"),
+    _record("falling behind is held off at once", "behind < STARTS_OVER and not", "behind < 0 and not"),
+    _record("falling behind is never held off", "behind < STARTS_OVER and not", "behind < 10**9 and not"),
+    _evidence(
+        "donors hear nothing of a switch",
+        "release(state, group, leaving=group.draining, caught=False, mismatched=False)",
+        "change_group(state, group, leaving=group.draining, caught=False, mismatched=False, heal=0)",
+    ),
     # ---- the way back by entries
     _keep("the dead are kept for, too", " and m.name not in old.gone]", "]"),
     _keep("a version outside the history is led on from", "or not state.history.contains(version) or", "or"),
@@ -247,8 +274,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _keep("entries are kept for ever", "max(0, len(state.kept) + 1 - MOST)", "0"),
     _hello(
         "a broken stream costs the way back",
-        "state if kept else release(state, group), group",
-        "release(state, group), group",
+        "return change_group(state, group, heal=0, donors={}, progress=None)",
+        "return release(state, group)",
     ),
     _evidence(
         "a failed way back is tried for ever",
@@ -263,7 +290,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _apart("everybody lacks whoever was put out", "            others.discard(name)\n", "            pass\n"),
     _change("who is apart is taken back at once", "[g for g in reporters if not g.apart]", "reporters"),
     _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
-    _apart("a joiner that is put out stays caught up", "apart=True, caught=False,", "apart=True,"),
+    _apart("a joiner that is put out stays caught up", "apart=True, caught=False)", "apart=True)"),
     _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),
     # ---- history and deals
     _history(

@@ -9,6 +9,7 @@ _step = of("replica/agent_step.py")
 _plan = of("replica/agent_plan.py")
 _heal = of("replica/agent_heal.py")
 _life = of("replica/agent_life.py")
+_progress = of("replica/agent_progress.py")
 _session = of("replica/agent_session.py")
 _core = of("replica/agent_core.py")
 _roster = of("replica/roster.py")
@@ -27,12 +28,10 @@ REPLICA: tuple[Mutation, ...] = (
     _state("a base outlives what abandons it", "level=state.level if keeps_level else None,", "level=state.level,"),
     _state(
         "the generation that failed is still voted for",
-        "abandoned(state, number + 1),\n        failures",
-        "abandoned(state, number),\n        failures",
+        "abandoned(state, number + 1), failures",
+        "abandoned(state, number), failures",
     ),
-    _state(
-        "the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"
-    ),
+    _plan("the farewell is one step late", "stand.version.step >= state.steps\n", "stand.version.step > state.steps\n"),
     _step(
         "votes of another step count",
         "message.generation != seat.generation or message.step != state.stand.version.step:",
@@ -183,5 +182,13 @@ REPLICA: tuple[Mutation, ...] = (
         "if not book.usable or message.work.version != book.version:",
         "if not book.usable:",
     ),
-    _work("the log is owed to nobody", "owed=tuple(sorted({*book.owed, *message.stage})),", "owed=book.owed,"),
+    _work("the log is owed to nobody", "owed=tuple(sorted({*book.owed, *heals})),", "owed=book.owed,"),
+    _work(
+        "a heal is named without room for it",
+        "for heal in book.heals if heal in ready), 0)",
+        "for heal in book.heals), 0)",
+    ),
+    _heal("a donor that levels does not stage", "+ merged.slots, stage=staged)", "+ merged.slots)"),
+    _progress("progress is told at every chunk", "if seen is None or now < due_s(state):", "if seen is None:"),
+    _session("nobody hears of a heal from its joiner", "heal=joining.heal if joining is not None else 0,", "heal=0,"),
 )

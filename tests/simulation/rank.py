@@ -98,6 +98,8 @@ class Rank:
         elif isinstance(message, Fetch):
             self.healing.fetch(message)
         self._inbox.append(message)
+        if isinstance(message, Load | Quit):
+            self.healing.supersede(message.heal if isinstance(message, Load) else 1 << 62)
         self._listen()
 
     def end(self) -> None:
@@ -227,6 +229,7 @@ class Rank:
         through = not work.farewell and self._batch.through(work.cursor + work.step_slots)
         said = record(
             self.book,
+            self.book.heals,
             stop=self.wants_stop or through,
             loss_sum=1.0 * len(self.sum),
             tokens=10 * len(self.sum),
@@ -303,8 +306,10 @@ class Rank:
             self.healing.drop(message.heal)
         elif isinstance(message, StageFor) and message.entries:
             self.healing.keep(message.heal)
-        elif isinstance(message, StageFor) and message.now:
-            self.healing.stage(message.heal)
+        elif isinstance(message, StageFor):
+            self.healing.expected[message.heal] = message
+            if message.now:
+                self.healing.stage(message.heal)
         elif isinstance(message, Load):
             self.healing.forget()
             self.sum.clear()
@@ -340,6 +345,8 @@ class Rank:
         self._take_note(message)
         if self.alive:
             self._apply(entry, cursor, committed=False)
+            for heal in message.stage:
+                self.healing.stage(heal)
 
     def _apply(self, entry: Entry, cursor: int, committed: bool) -> None:
         before = self.weights

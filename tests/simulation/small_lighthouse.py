@@ -65,7 +65,10 @@ class Waits(Value, frozen=True):
 
 def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
     """A lighthouse that has just read its store."""
-    config = RunConfig(run_id="small", min_groups=spec.min_groups, groups_wanted=spec.groups, hold_patience_s=0.0)
+    # With one donor: which of several dies first makes many more worlds, and no other kind of them.
+    config = RunConfig(
+        run_id="small", min_groups=spec.min_groups, groups_wanted=spec.groups, hold_patience_s=0.0, donors=1
+    )
     started = Started(record=stored, wall_ms=1 + 100 * restarts)
     state = with_(record(new_run(config), started, NOW), next_incarnation=0)
     if restarts == 0:  # nobody was there before, so nobody is waited for

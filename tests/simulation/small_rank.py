@@ -152,6 +152,7 @@ class Thread:
         assert work is not None
         said = record(
             self.now.book,
+            self.now.book.heals,
             loss_sum=1.0 * len(rank.sums),
             tokens=10 * len(rank.sums),
             grad_sq=float(len(rank.total or ())),

@@ -177,7 +177,7 @@ class Story(Watch):
     def told(self, event: Tell) -> None:
         super().told(event)
         self.tells.append(event)
-        if event.kind in ("step", "contributes"):  # told otherwise; times
+        if event.kind in ("step", "contributes", "progress", "loaded"):  # told otherwise; times
             return
         words = [event.kind.replace("_", " ")] + [event.group] * bool(event.group)
         more = [event.text] * bool(event.text) + [f"{k} {v}" for k, v in event.fields.items() if v]

@@ -50,6 +50,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float = 0.3
     stall_patience_s: float = 10.0
     connect_s: float = 15.0
+    log_steps: int = 60
     drift: float = 0.02
     wall_ms: int = 1_000
     lighthouse_back_s: float = 0.5

@@ -10,6 +10,7 @@ from lighthouse.values import (
     Heal,
     HealFailed,
     Leave,
+    Progress,
     Release,
     Role,
     Stage,
@@ -24,9 +25,11 @@ from replica.values import (
     Fetch,
     FetchFailed,
     Go,
+    HealCount,
     Load,
     Loaded,
     LoadFailed,
+    Moved,
     Quit,
     RankFailed,
     StageFor,
@@ -123,8 +126,8 @@ def test_entries_do_not_lead_on_from_an_unfinished_load() -> None:
 def test_a_donor_keeps_entries_without_a_snapshot_even_amid_a_step() -> None:
     script = Script().begins()
     script.based(5)
-    script.told(Stage(heal=3, joiner="c", donors=1, now=True, entries=True))
-    assert script.downs(StageFor) == [StageFor(heal=3, now=True, entries=True)]
+    script.told(Stage(heal=3, joiner="c", donors=1, place=0, now=True, entries=True))
+    assert script.downs(StageFor) == [StageFor(heal=3, now=True, place=0, donors=1, entries=True)]
     assert script.commits(heal=3).stage == ()
     script.told(Release(heal=3))
     assert script.downs(Drop) == [Drop(heal=3)]
@@ -295,24 +298,89 @@ def test_a_joiner_told_to_leave_leaves() -> None:
     assert not script.downs(Fetch)
 
 
+# ---- progress ------------------------------------------------------------------------------------------------------
+
+
+def moved(count: int, *sources: str, heal: int = 3) -> Moved:
+    return Moved(heal=heal, bytes=count, total=100, seconds=1.0, rate=10.0, sources=sources)
+
+
+def test_progress_is_that_of_all_shards_and_is_told_twice_a_second() -> None:
+    script = joiner()
+    script.rank(0, moved(10, "b"))
+    script.rank(1, moved(20, "c"))
+    script.rank(1, moved(30, "c"))
+    assert [(p.bytes, p.total, p.donors) for p in script.ups(Progress)] == [(10, 100, ("b",))]
+    while not script.ups(Progress)[1:]:
+        script.waits()
+    told = script.ups(Progress)[1]
+    assert (told.bytes, told.total, told.rate, told.donors) == (40, 200, 20.0, ("b", "c"))
+    assert script.now == pytest.approx(100.5)
+
+
+def test_that_it_has_loaded_is_told_at_once_and_then_how_far_it_follows() -> None:
+    script = joiner()
+    script.rank(0, moved(10, "b"))
+    script.ranks(loaded())
+    assert script.ups(Progress)[-1].version == AT
+    script.holds(merged_step(AT, 5))
+    script.holds(merged_step(script.version, 5))
+    assert script.ups(Progress)[-1].version == AT
+    while script.ups(Progress)[-1].version == AT:
+        script.waits()
+    assert script.ups(Progress)[-1].version == script.version and script.now <= 100.5
+
+
+def test_what_an_older_heal_moves_is_not_progress() -> None:
+    script = joiner()
+    script.rank(0, moved(10, "b", heal=2))
+    assert not script.ups(Progress)
+
+
 # ---- donor ---------------------------------------------------------------------------------------------------------
 
 
 def donor(donors: int = 1) -> Script:
     script = Script().begins()
     script.based()
-    script.told(Stage(heal=3, joiner="c", donors=donors))
+    script.told(Stage(heal=3, joiner="c", donors=donors, place=0))
     return script
 
 
 def test_donors_stage_after_the_step_in_which_all_of_them_named_the_heal() -> None:
     script = donor(donors=2)
-    assert script.downs(StageFor) == [StageFor(heal=3, now=False)]
+    assert script.downs(StageFor) == [StageFor(heal=3, now=False, place=0, donors=2)]
     script.calls(0, heal=3)
     script.calls(1, heal=0)
     assert script.downs(Commit)[-1].stage == ()
     assert script.commits(heal=3).stage == (3,)
     assert script.commits(heal=3).stage == ()
+
+
+def test_a_donor_that_levels_by_an_entry_stages_where_the_others_did() -> None:
+    script = donor(donors=2)
+    start = script.version
+    merged = merged_step(start, 5, heals=(HealCount(heal=3, records=4),))
+    script.told(Abandon(number=6))
+    script.based(6, roster=members("a", "b"), version=merged.end, sources=(source("b"),))
+    script.holds(merged)
+    assert script.downs(Apply)[-1].stage == (3,)
+    assert script.report.stagings == (3,)
+    assert script.commits(heal=3).stage == ()
+
+
+def test_a_report_says_who_heals_from_whom() -> None:
+    script = joiner()
+    script.told(Abandon(number=6))
+    assert (script.report.heal, script.report.donors) == (3, ("b",))
+    script.rank(0, LoadFailed(heal=3, reason="no bytes"))
+    assert script.report.heal == 3, "the failure is told apart"
+
+
+def test_falling_behind_is_told_apart_from_failing() -> None:
+    script = following()
+    script.rank(0, FetchFailed(version=AT, reason="the log has gone past it", behind=True))
+    assert script.last_up(HealFailed).behind
 
 
 def test_with_fewer_donors_named_nobody_stages() -> None:
@@ -330,8 +398,8 @@ def test_in_a_hold_donors_stage_at_once() -> None:
     """HOLES L1: two groups, one dies, min_groups 2: there is no roll call to agree in."""
     script = donor()
     script.told(Abandon(number=6))
-    script.told(Stage(heal=3, joiner="c", donors=1, now=True))
-    assert script.downs(StageFor)[-1] == StageFor(heal=3, now=True)
+    script.told(Stage(heal=3, joiner="c", donors=1, place=0, now=True))
+    assert script.downs(StageFor)[-1] == StageFor(heal=3, now=True, place=0, donors=1)
     script.based(6, roster=members("a", "b"))
     assert script.commits(heal=3).stage == ()
 
@@ -340,8 +408,8 @@ def test_told_to_stage_at_once_in_a_step_it_names_the_heal_instead() -> None:
     """Ranks in a step may stand on two versions; the verdict is where they agree."""
     script = Script().begins()
     script.based()
-    script.told(Stage(heal=3, joiner="c", donors=2, now=True))
-    assert script.downs(StageFor) == [StageFor(heal=3, now=False)]
+    script.told(Stage(heal=3, joiner="c", donors=2, place=0, now=True))
+    assert script.downs(StageFor) == [StageFor(heal=3, now=False, place=0, donors=2)]
     assert script.commits(heal=3).stage == (3,)
 
 
@@ -356,7 +424,7 @@ def test_forgotten_heals_do_not_pile_up() -> None:
     script = Script().begins()
     script.based()
     for heal in range(100):
-        script.told(Stage(heal=heal, joiner="c", donors=1))
+        script.told(Stage(heal=heal, joiner="c", donors=1, place=0))
     assert len(script.state.stagings) == 32 and len(script.downs(Drop)) == 68
 
 

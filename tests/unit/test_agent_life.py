@@ -218,7 +218,7 @@ def phase(name: str) -> Script:
     elif name == "abandoned":
         script.told(Abandon(number=6))
     elif name == "staging":
-        script.told(Stage(heal=3, joiner="c", donors=1))
+        script.told(Stage(heal=3, joiner="c", donors=1, place=0))
     elif name == "away":
         closes(script)
     elif name == "voted":

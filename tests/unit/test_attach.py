@@ -1,23 +1,24 @@
-"""The Attach service over real gRPC, with clients like those of ranks."""
+"""The Attach stream over real sockets, with clients like those of ranks, and with the ranks' own."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
+import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from scripted import until
 
-from lighthouse.auth import token_metadata
+from replica.attach import AgentLink
 from replica.attach_server import AttachServer
-from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, RankUp
-from replica.wire import RANK_DOWN, RANK_UP, AgentStub, RankMessage
+from replica.errors import LeaveError
+from replica.frames import MESSAGE_BYTES, STRANGER_BYTES, Frames, Kind, frame
+from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, RankOpened, RankUp, RollCall
+from replica.wire import RANK_DOWN, RANK_UP
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,42 +28,49 @@ class Client:
 
     def __init__(self, address: str, token: str = "secret") -> None:
         self.told: list[Any] = []
-        self.ended: grpc.RpcError | str | None = None
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address)
-        self._call = AgentStub(self._channel).Attach(iter(self._outbox.get, None), metadata=token_metadata(token))
+        self.ended: str | None = None
+        if address.startswith("unix:"):
+            self._sock = socket.socket(socket.AF_UNIX)
+            self._sock.connect(address.removeprefix("unix:"))
+        else:
+            host, _, port = address.rpartition(":")
+            self._sock = socket.create_connection((host, int(port)))
+        self.say_raw(frame(Kind.TOKEN, token.encode()))
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def say(self, *messages: RankUp) -> None:
         for message in messages:
-            self._outbox.put(RANK_UP.wrap(message))
+            self.say_raw(frame(Kind.MESSAGE, RANK_UP.encode(message)))
 
-    def say_raw(self, message: RankMessage) -> None:
-        self._outbox.put(message)
+    def say_raw(self, data: bytes) -> None:
+        self._sock.sendall(data)
 
     def close(self) -> None:
-        self._outbox.put(None)
-        self._call.cancel()
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
-        self._channel.close()
+        self._sock.close()
 
     def _read(self) -> None:
-        try:
-            for reply in self._call:
-                self.told.append(RANK_DOWN.unwrap(reply))
-            self.ended = "closed"
-        except grpc.RpcError as error:
-            self.ended = error
+        frames, why = Frames(MESSAGE_BYTES), "closed"
+        while data := self._sock.recv(1 << 16):
+            frames.feed(data)
+            while (got := frames.next()) is not None:
+                if got[0] is Kind.REFUSAL:
+                    why = got[1].decode()
+                else:
+                    self.told.append(RANK_DOWN.decode(got[1]))
+        self.ended = why
 
 
 class Scene:
-    def __init__(self) -> None:
+    def __init__(self, **more: float) -> None:
         self.said: list[tuple[int, int, RankUp]] = []
         self.left: list[tuple[int, int]] = []
         self.clients: list[Client] = []
         self.server = AttachServer(
-            3, 2, "secret", lambda *said: self.said.append(said), lambda *at: self.left.append(at)
+            3, 2, "secret", lambda *said: self.said.append(said), lambda *at: self.left.append(at), **more
         )
         self.address = ""
 
@@ -71,15 +79,14 @@ class Scene:
         self.clients[-1].say(*messages)
         return self.clients[-1]
 
-    async def refused(self, client: Client, code: grpc.StatusCode, words: str) -> None:
+    async def refused(self, client: Client, words: str) -> None:
         await until(lambda: client.ended is not None)
-        assert isinstance(client.ended, grpc.RpcError)
-        assert client.ended.code() is code and words in client.ended.details(), client.ended
+        assert words in str(client.ended), client.ended
 
 
 @asynccontextmanager
-async def scene(address: str) -> AsyncIterator[Scene]:
-    it = Scene()
+async def scene(address: str, **more: float) -> AsyncIterator[Scene]:
+    it = Scene(**more)
     it.address = await it.server.start(address)
     try:
         yield it
@@ -118,17 +125,17 @@ def test_who_is_not_let_in(tmp_path: Path) -> None:
         async with scene(f"unix:{tmp_path}/a.sock") as it:
             for token in ("", "secre", "secrets"):
                 client = it.client(hello(0), token=token)
-                await it.refused(client, grpc.StatusCode.UNAUTHENTICATED, "token")
+                await it.refused(client, "token")
             mark = Mark(kind=MarkKind.ROLL_CALL, step=1)
-            await it.refused(it.client(mark), grpc.StatusCode.INVALID_ARGUMENT, "must be attach")
-            await it.refused(it.client(hello(2)), grpc.StatusCode.INVALID_ARGUMENT, "this group has 2 shards")
+            await it.refused(it.client(mark), "must be attach")
+            await it.refused(it.client(hello(2)), "this group has 2 shards")
             empty = it.client()
-            empty.say_raw(RankMessage())
-            await it.refused(empty, grpc.StatusCode.INVALID_ARGUMENT, "an empty RankMessage")
+            empty.say_raw(frame(Kind.MESSAGE, b""))
+            await it.refused(empty, "an empty RankMessage")
             assert it.said == [] and it.left == []
             it.client(hello(0))
             await until(lambda: len(it.said) == 1)
-            await it.refused(it.client(hello(0)), grpc.StatusCode.ALREADY_EXISTS, "attached already")
+            await it.refused(it.client(hello(0)), "attached already")
             assert len(it.said) == 1 and it.left == []
 
     asyncio.run(story())
@@ -138,8 +145,8 @@ def test_a_broken_message_ends_the_stream(tmp_path: Path) -> None:
     async def story() -> None:
         async with scene(f"unix:{tmp_path}/a.sock") as it:
             client = it.client(hello(0))
-            client.say_raw(RankMessage())
-            await it.refused(client, grpc.StatusCode.INVALID_ARGUMENT, "an empty RankMessage")
+            client.say_raw(frame(Kind.MESSAGE, b""))
+            await it.refused(client, "an empty RankMessage")
             await until(lambda: it.left == [(3, 0)])
 
     asyncio.run(story())
@@ -162,5 +169,94 @@ def test_an_address_that_cannot_be_had() -> None:
         with pytest.raises(OSError, match="cannot listen on"):
             async with scene("unix:/no/such/folder/a.sock"):
                 pass
+
+    asyncio.run(story())
+
+
+def test_what_is_no_frame_ends_the_stream(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(f"unix:{tmp_path}/a.sock") as it:
+            large = it.client(token="x" * (STRANGER_BYTES + 1))
+            await it.refused(large, f"where {STRANGER_BYTES} are allowed")
+            for garbage in (b"\xff" * 5, b"\0\0\0\1\7x", frame(Kind.MESSAGE, b"\xff" * 20)):
+                client = it.client()
+                client.say_raw(garbage)
+                await until(lambda client=client: client.ended is not None)  # type: ignore[misc]
+            assert it.said == [] and it.left == []
+
+    asyncio.run(story())
+
+
+def test_who_says_nothing_is_dropped(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(f"unix:{tmp_path}/a.sock", hello_s=0.2) as it:
+            await it.refused(it.client(), "no attach came in time")
+            there = it.client(hello(0))
+            await asyncio.sleep(0.5)
+            assert there.ended is None and it.left == []
+
+    asyncio.run(story())
+
+
+def test_frames_come_in_pieces_of_any_size() -> None:
+    sent = [(Kind.TOKEN, b"t"), (Kind.MESSAGE, b""), (Kind.MESSAGE, bytes(1000)), (Kind.REFUSAL, "née".encode())]
+    data = b"".join(frame(kind, body) for kind, body in sent)
+    for size in (1, 3, 7, len(data)):
+        frames, got = Frames(1000), []
+        for i in range(0, len(data), size):
+            frames.feed(data[i : i + size])
+            while (one := frames.next()) is not None:
+                got.append(one)
+        assert got == sent
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_ranks_own_end_of_it(tmp_path: Path, kind: str) -> None:
+    async def story() -> None:
+        async with scene(f"unix:{tmp_path}/a.sock" if kind == "unix" else "127.0.0.1:0") as it:
+            lost: list[str] = []
+            link = AgentLink(it.address, "secret", lambda command: command == Abandoned(number=1), lost.append)
+            link.say(Mark(kind=MarkKind.ROLL_CALL, step=0))  # nobody hears it: this rank is not known yet
+            await asyncio.to_thread(link.attach, hello(0))
+            marks = [Mark(kind=MarkKind.SLOT_BEGUN, step=step, slot=0) for step in range(1000)]
+            await asyncio.to_thread(lambda: [link.say(mark) for mark in marks])
+            await until(lambda: len(it.said) == 1001)
+            assert [message for _, _, message in it.said] == [hello(0), *marks]
+            for number in range(3):
+                it.server.send_all(Abandoned(number=number))
+            assert await asyncio.to_thread(link.next) == Abandoned(number=0)
+            assert await asyncio.to_thread(link.next) == Abandoned(number=2) and link.peek() is None
+            second = AgentLink(it.address, "secret", lambda command: False, lambda reason: None)
+            await asyncio.to_thread(second.attach, hello(0))
+            with pytest.raises(LeaveError, match="attached already"):
+                await asyncio.to_thread(second.next)
+            link.say(marks[0])
+            await asyncio.to_thread(link.close)
+            await until(lambda: it.left == [(3, 0)])
+            assert it.said[-1] == (3, 0, marks[0]) and lost == []
+            assert threading.active_count() < 50
+            with pytest.raises(LeaveError, match="cannot be reached"):
+                AgentLink(f"unix:{tmp_path}/none", "secret", lambda command: False, lost.append).attach(hello(0))
+
+    asyncio.run(story())
+
+
+def test_marks_are_held_back_until_a_message_or_a_moment_and_dropped_for_a_roll_call(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(f"unix:{tmp_path}/a.sock") as it:
+            link = AgentLink(it.address, "secret", lambda command: False, lambda reason: None)
+            await asyncio.to_thread(link.attach, hello(0))
+            marks = [Mark(kind=MarkKind.GRADIENTS, step=step) for step in range(3)]
+            call = RollCall(generation=1, step=1, records=b"r")
+            opened = RankOpened(number=7)
+            link.say_soon(marks[0])
+            link.say(call)
+            link.say_soon(marks[1])
+            link.say(opened)
+            await until(lambda: len(it.said) == 4)
+            link.say_soon(marks[2])
+            await until(lambda: len(it.said) == 5)
+            assert [message for _, _, message in it.said] == [hello(0), call, marks[1], opened, marks[2]]
+            await asyncio.to_thread(link.close)
 
     asyncio.run(story())

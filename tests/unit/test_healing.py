@@ -13,9 +13,10 @@ from lighthouse.values import EntryName, Source, Version
 from replica.entry import Entry, EntryLog
 from replica.healing import Healing
 from replica.patience import InForce
+from replica.snapshot import Snapshot
 from replica.state import TrainingState
 from replica.transfer_server import WeightServer
-from replica.values import Fetch, Held, Merged, RankUp
+from replica.values import Fetch, Held, Load, Loaded, Merged, Moved, RankUp
 
 TOKEN = b"a secret of the run"
 DEADLINE_S = 20.0
@@ -25,6 +26,38 @@ def entry(step: int) -> Entry:
     merged = Merged(start=Version(step, 3), generation=3, slots=8, tokens=17)
     name = EntryName(start=merged.start, end=merged.end)
     return Entry(name=name, merged=merged, presence=(True,), buckets=(torch.full((10,), 1.0 + step),))
+
+
+def test_a_load_tells_how_far_it_is() -> None:
+    def state(seed: int) -> TrainingState:
+        torch.manual_seed(seed)
+        model = nn.Linear(300, 300)
+        return TrainingState(model, torch.optim.SGD(model.parameters()))
+
+    log = EntryLog()
+    server = WeightServer("127.0.0.1", TOKEN, log)
+    server.stage(5, Snapshot.stage(state(1), Version(4, 3), 0, False))
+    said: list[RankUp] = []
+    healing = Healing(
+        state=state(2),
+        modules=(),
+        log=log,
+        server=server,
+        token=TOKEN,
+        in_force=InForce(Knobs()),
+        shard_rank=0,
+        like=[],
+        log_bytes=1 << 20,
+        say=said.append,
+    )
+    try:
+        loaded = healing.load(Load(heal=5, sources=(Source(name="g0", weights=(server.address,)),)))
+    finally:
+        healing.close()
+    assert isinstance(loaded, Loaded)
+    moves = [message for message in said if isinstance(message, Moved)]
+    assert moves and {(m.heal, m.total, m.sources) for m in moves} == {(5, loaded.bytes, ("g0",))}
+    assert moves[0].bytes <= loaded.bytes == 300 * 301 * 4
 
 
 def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost() -> None:

@@ -37,7 +37,7 @@ def back(script: Script, version: Version = AT_5, name: str = "g3", incarnation:
 def test_a_member_of_the_next_generation_keeps_entries_for_who_is_left_behind() -> None:
     script = left_behind()
     kept = script.to("g1", Stage)
-    assert kept == [Stage(heal=kept[0].heal, joiner="g3", donors=1, now=True, entries=True)]
+    assert kept == [Stage(heal=kept[0].heal, joiner="g3", donors=1, place=0, now=True, entries=True)]
     assert not script.to("g2", Stage)
     told = [type(m).__name__ for e in script.last if (m := getattr(e, "message", None)) is not None]
     assert told.index("Stage") < told.index("Base"), "else the entry of the last step may be gone"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lead import Lead, standing
 
-from lighthouse.core import wake_at
+from lighthouse.core import status, wake_at
 from lighthouse.core_values import StoreClaim, StoreNumber, StreamEnded, Tell, Tick
 from lighthouse.values import (
     ROOT,
@@ -19,6 +19,7 @@ from lighthouse.values import (
     Leave,
     Opened,
     Prepare,
+    Progress,
     Ready,
     Release,
     Role,
@@ -27,6 +28,7 @@ from lighthouse.values import (
     Version,
 )
 
+NOWHERE = Version(-1, 0)
 TWO, THREE = ("g1", "g2"), ("g1", "g2", "g3")
 
 
@@ -162,7 +164,7 @@ def test_a_member_whose_digest_differs_has_to_heal() -> None:
 
 
 def test_donors_are_balanced_and_are_no_newcomers() -> None:
-    lead = Lead(groups_wanted=2)
+    lead = Lead(groups_wanted=2, donors=1)
     version = lead.form(*TWO)
     prepare = lead.join("a", version)
     for name in (*TWO, "a"):
@@ -178,7 +180,7 @@ def test_donors_are_balanced_and_are_no_newcomers() -> None:
 
 
 def test_a_joiner_whose_donor_is_gone_gets_another() -> None:
-    lead = Lead(groups_wanted=2)
+    lead = Lead(groups_wanted=2, donors=1)
     version = lead.form(*TWO)
     lead.hello("j1")
     (donor,) = heals(lead, "j1")
@@ -190,7 +192,7 @@ def test_a_joiner_whose_donor_is_gone_gets_another() -> None:
 
 
 def test_a_donor_is_told_when_nobody_needs_it_any_more() -> None:
-    lead = Lead(groups_wanted=2)
+    lead = Lead(groups_wanted=2, donors=1)
     lead.form(*TWO)
     lead.hello("j1")
     (donor,) = heals(lead, "j1")
@@ -205,6 +207,30 @@ def test_a_caught_up_joiner_is_told_to_people_once() -> None:
     lead.join("j1", version)
     lead.say("j1", CaughtUp(version=version))
     assert len([e for e in lead.effects if isinstance(e, Tell) and e.kind == "caught_up"]) == 1
+
+
+def progress(heal: int, count: int, version: Version = NOWHERE) -> Progress:
+    return Progress(heal=heal, bytes=count, total=2_000_000, seconds=1.0, rate=5e6, donors=("g1",), version=version)
+
+
+def test_how_far_a_joiner_is_can_be_seen() -> None:
+    lead = Lead(groups_wanted=2)
+    version = lead.form(*TWO)
+    lead.hello("j1")
+    (heal,) = lead.told("j1", Heal)
+    lead.say("j1", progress(heal.heal - 1, 1))
+    assert "progress" not in lead.kinds()
+    lead.say("j1", progress(heal.heal, 1_000_000))
+    (joiner,) = [g for g in status(lead.state, lead.now).groups if g.name == "j1"]
+    assert joiner.detail == "loads 1.0 of 2.0 MB at 5.0 MB/s from g1"
+    lead.commit(5, *TWO)
+    lead.say("j1", progress(heal.heal, 2_000_000, version))
+    lead.say("j1", progress(heal.heal, 2_000_000, Version(4, version.generation)))
+    assert [k for k in lead.kinds() if k in ("progress", "loaded")] == ["progress", "loaded", "progress", "progress"]
+    tells = [e for e in lead.effects if isinstance(e, Tell) and e.kind == "progress"]
+    assert [e.fields["lag"] for e in tells] == ["-1", "2", "1"]
+    (joiner,) = [g for g in status(lead.state, lead.now).groups if g.name == "j1"]
+    assert joiner.detail == "loaded 2.0 MB, 1 steps behind"
 
 
 def test_a_joiner_that_is_to_heal_later_is_woken_for() -> None:

@@ -347,7 +347,7 @@ def test_a_newcomer_gets_a_donor_and_the_donor_is_told_to_stage() -> None:
 
 
 def test_two_joiners_get_two_donors() -> None:
-    script = three()
+    script = three(donors=1)
     script.hello("g4")
     script.hello("g5")
     assert script.heal("g4").sources[0].name != script.heal("g5").sources[0].name

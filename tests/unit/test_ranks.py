@@ -251,6 +251,7 @@ def test_environment_there_and_back() -> None:
     )  # fmt: skip
     variables = write_environment(rank)
     assert read_environment(variables) == rank
+    assert variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0" == variables["TORCH_NCCL_ENABLE_MONITORING"]
     assert (variables["RANK"], variables["WORLD_SIZE"], variables["MASTER_PORT"]) == ("1", "2", "4711")
     with pytest.raises(NotARankError, match="BELLROCK_AGENT, BELLROCK_TOKEN_FILE.* not set: start this program with"):
         read_environment({})

@@ -198,3 +198,24 @@ def test_plain_parameters_in_a_group_of_several_shards_need_the_process_group() 
 def test_a_model_without_trainable_parameters_is_refused() -> None:
     with pytest.raises(MisuseError, match="no parameter"):
         Gradients(Twice().requires_grad_(False), shards=1, shard_rank=0, group=None, bucket_bytes=100)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_sums_over_groups_may_have_a_dtype_of_their_own(dtype: torch.dtype) -> None:
+    """The local sum keeps its own; it is rounded once on its way into the bucket, and once on its way back."""
+    model = Twice()
+    gradients = Gradients(model, shards=1, shard_rank=0, group=None, bucket_bytes=100, reduce_dtype=dtype)
+    assert {bucket.dtype for bucket in gradients.layout.buckets} == {dtype}
+    for _ in range(3):
+        once(model)
+    local = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    reduction = Reduction(gradients, gradients.layout.allocate())
+    reduction.flush()
+    reduced = reduction.finish(SoloCommunicator(1), lambda: None)
+    assert all(torch.equal(p.grad, local[n]) for n, p in model.named_parameters() if p.grad is not None)
+    gradients.write_back(reduced.buckets, reduced.presence, 0.3)
+    for name, parameter in model.named_parameters():
+        if name in local:
+            assert parameter.grad is not None and parameter.grad.dtype is torch.float32
+            assert torch.equal(parameter.grad, local[name].to(dtype).float() * 0.3)
+    assert reduced.grad_sq == pytest.approx(sum(float(g.to(dtype).double().square().sum()) for g in local.values()))

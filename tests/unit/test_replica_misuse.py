@@ -41,6 +41,7 @@ def make(environment: RankEnvironment | None, **changed: Any) -> Replica:
         ({"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)}, "after fully_shard"),
         ({"slot_size": 3}, "not divisible by the 2 shards"),
         ({"slots": 0}, "slots is 0"),
+        ({"reduce_dtype": "fp8"}, "must be fp32 or bf16"),
         ({"dataset_length": 0}, "dataset_length is 0"),
         ({"slots_per_group": 2}, "either slots"),
         ({"slots": None}, "either slots"),

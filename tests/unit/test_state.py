@@ -159,6 +159,33 @@ def test_every_dtype_and_shape_is_carried_bit_for_bit() -> None:
         assert joiner.state_dict(keep_vars=True)[name].data_ptr() == before[name]
 
 
+class Chance:
+    """A generator of the training program's own, as an extra: randomness that must go on alike everywhere."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.generator.get_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.generator.set_state(state_dict["state"])
+
+
+def test_a_generator_of_random_numbers_is_carried_as_an_extra() -> None:
+    states, chances = [], []
+    for seed in (1, 2):
+        model = net(seed)
+        chances.append(Chance(seed))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        states.append(TrainingState(model, optimizer, extras={"chance": chances[-1]}))
+    torch.rand(7, generator=chances[0].generator)
+    carried(*states)
+    assert digests(states[0]) == digests(states[1])
+    one, other = (torch.rand(5, generator=chance.generator) for chance in chances)
+    assert torch.equal(one, other)
+
+
 def test_tied_and_shared_tensors_travel_once() -> None:
     model = nn.Module()
     model.one = nn.Linear(4, 4)

@@ -19,7 +19,7 @@ from replica.digest import digest, digests
 from replica.entry import Entry, EntryLog
 from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
-from replica.transfer_client import FellBehind, TransferFailed, WrongState, fetch_entry, load_snapshot
+from replica.transfer_client import Cancel, FellBehind, TransferFailed, WrongState, fetch_entry, load_snapshot
 from replica.transfer_limits import TransferLimits
 from replica.transfer_link import Link, LinkLost, connect, prove_as_joiner, prove_as_source
 from replica.transfer_server import WeightServer
@@ -125,7 +125,7 @@ def test_a_snapshot_is_loaded_bit_for_bit_into_a_fresh_joiner(links: int) -> Non
             joiner,
             TOKEN,
             limits=TransferLimits(links=links),
-            progress=lambda moved, total: seen.append((moved, total)),
+            progress=lambda moved, total, source: seen.append((moved, total)),
         )
     assert (loaded.version, loaded.cursor, loaded.stop) == (AT, 96, True)
     assert digests(joiner) == digests(donor) and joiner.usable
@@ -633,6 +633,64 @@ def test_a_joiner_needs_no_second_copy() -> None:
     finally:
         process.join(20)
         process.kill()
+
+
+def test_a_donor_of_three_holds_two_stripes_and_no_more() -> None:
+    """In memory too: what it grows by is what it holds, be it in room made ahead or not."""
+    donor = state(1, width=1500, trained=True)
+    total = sum(tensor.nbytes for tensor in donor.flatten()[0].values())
+    stripes = ((2, 3), (0, 3))
+    for ahead in (False, True):
+        with open("/proc/self/clear_refs", "w") as clear:
+            clear.write("5")
+        before = _peak_bytes()
+        room = Room(donor, stripes) if ahead else None
+        snapshot = Snapshot.stage(donor, AT, 96, True, stripes, room=room)
+        grown = _peak_bytes() - before
+        assert snapshot.bytes <= total * 2 / 3 + 2 * snapshot.chunks.size
+        assert grown <= snapshot.bytes + (8 << 20)
+        del snapshot, room
+
+
+def test_small_states_are_striped_too_and_equal_states_alike() -> None:
+    snapshots = [Snapshot.stage(state(seed, trained=True), AT, 0, False) for seed in (1, 2)]
+    assert snapshots[0].chunks == snapshots[1].chunks and snapshots[0].chunks.count > 20
+
+
+def test_a_load_that_is_cancelled_ends_though_its_source_never_stages() -> None:
+    joiner, cancel = state(2), Cancel()
+    server = WeightServer("127.0.0.1", TOKEN, EntryLog())
+    timer = threading.Timer(0.3, cancel.cancel)
+    began = time.monotonic()
+    try:
+        timer.start()
+        with pytest.raises(TransferFailed):
+            load_snapshot([server.address], 7, joiner, TOKEN, wait_s=600.0, cancel=cancel)
+        assert time.monotonic() - began < DEADLINE_S and joiner.usable
+        with pytest.raises(TransferFailed):
+            load_snapshot([server.address], 8, joiner, TOKEN, wait_s=600.0, cancel=cancel)
+        assert time.monotonic() - began < 2 * DEADLINE_S, "also if it was cancelled before it began"
+    finally:
+        server.close()
+
+
+def test_a_source_that_does_not_answer_is_left_alone_as_long_as_another_does() -> None:
+    log = EntryLog()
+    server = WeightServer("127.0.0.1", TOKEN, log)
+    dead = socket.create_server(("127.0.0.1", 0))  # accepts in the kernel, and says nothing
+    silent = f"127.0.0.1:{dead.getsockname()[1]}"
+    shy: set[str] = set()
+    try:
+        asked = [silent, server.address]
+        assert fetch_entry(asked, AT, TOKEN, 0.0, [], shy=shy, limits=QUICK) is None
+        assert shy == {silent}
+        began = time.monotonic()
+        for _ in range(5):
+            assert fetch_entry(asked, AT, TOKEN, 0.0, [], shy=shy, limits=QUICK) is None
+        assert time.monotonic() - began < 5 * QUICK.handshake_s, "nobody waits for it five times"
+    finally:
+        server.close()
+        dead.close()
 
 
 def test_frames_have_limits() -> None:

@@ -167,17 +167,27 @@ def test_a_plan_entered_is_named_no_more() -> None:
     assert heard(book, commit(book, work(generation=7, version=V1, cursor=4))).named == 0
 
 
+def stage_for(heal: int, now: bool = False) -> StageFor:
+    return StageFor(heal=heal, now=now, place=0, donors=1)
+
+
 def test_heals_are_named_until_staged_and_owed_until_dropped() -> None:
-    book = heard(heard(heard(Book(), go()), StageFor(heal=3, now=False)), StageFor(heal=2, now=False))
+    book = heard(heard(heard(Book(), go()), stage_for(3)), stage_for(2))
     book = summed(book)
-    assert record(book).heal == 2
+    assert [record(book, ready).heal for ready in ((2, 3), (3,), ())] == [2, 3, 0]
     book = heard(book, commit(book, work(version=V1, cursor=4), stage=(2,)))
-    assert (book.heals, book.owed, record(summed(book)).heal) == ((3,), (2,), 3)
-    book = heard(heard(book, StageFor(heal=3, now=True)), Drop(heal=2))
+    assert (book.heals, book.owed, record(summed(book), (2, 3)).heal) == ((3,), (2,), 3)
+    book = heard(heard(book, stage_for(3, now=True)), Drop(heal=2))
     assert (book.heals, book.owed) == ((), (3,))
+
+
+def test_a_donor_that_levels_stages_as_those_do_who_committed() -> None:
+    book = heard(heard(Book(), go()), stage_for(3))
+    book = heard(book, Apply(name=EntryName(start=V0, end=V1), cursor=4, stage=(3,)))
+    assert (book.version, book.heals, book.owed) == (V1, (), (3,))
 
 
 def test_a_record_says_what_was_summed() -> None:
     book = summed(heard(Book(), go()))
-    assert record(book, tokens=3).slots == (0, 1)
-    assert (record(book, tokens=3).tokens, record(book).version, record(book).generation) == (3, V0, 5)
+    said = record(book, (), tokens=3)
+    assert (said.slots, said.tokens, said.version, said.generation) == ((0, 1), 3, V0, 5)

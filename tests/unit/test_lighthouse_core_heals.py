@@ -1,0 +1,202 @@
+"""The lighthouse's core, rule by rule: donors of a joiner, several at a time, and what becomes of it without some."""
+
+from __future__ import annotations
+
+import pytest
+from lead import Lead, report_of, standing
+
+from lighthouse.core_values import Tell
+from lighthouse.values import (
+    Abandon,
+    CaughtUp,
+    Died,
+    Heal,
+    HealFailed,
+    Opened,
+    Progress,
+    Release,
+    Stage,
+    Start,
+    Version,
+)
+
+THREE = ("g1", "g2", "g3")
+FOUR = (*THREE, "g4")
+NOWHERE = Version(-1, 0)
+
+
+def progress(heal: int, version: Version = NOWHERE) -> Progress:
+    return Progress(heal=heal, bytes=1_000_000, total=2_000_000, seconds=2.0, rate=5e5, donors=("g1",), version=version)
+
+
+def healing(lead: Lead, *names: str, moves: bool = False) -> tuple[Version, Heal]:
+    """The named groups have formed and j1 is told to heal; moves: bytes have come."""
+    version = lead.form(*names)
+    lead.hello("j1")
+    (heal,) = lead.told("j1", Heal)
+    if moves:
+        lead.say("j1", progress(heal.heal))
+    return version, heal
+
+
+def loses(lead: Lead, version: Version, *names: str) -> None:
+    """These members die one after another; all others report, and form without them."""
+    for name in names:
+        lead.say(name, Died(reason="signal 9", shard_rank=0))
+    for name in lead.members:
+        if name not in names:
+            lead.say(name, standing(version, abandoned=lead.state.last_number))
+
+
+def donors(heal: Heal) -> list[str]:
+    return [source.name for source in heal.sources]
+
+
+def stages(lead: Lead, names: tuple[str, ...]) -> dict[str, Stage]:
+    return {name: lead.told(name, Stage)[-1] for name in names}
+
+
+def test_each_donor_has_its_place_and_knows_how_many_there_are() -> None:
+    lead = Lead(groups_wanted=3)
+    _, heal = healing(lead, *THREE)
+    assert donors(heal) == list(THREE)
+    told = stages(lead, THREE)
+    assert {(s.heal, s.donors, s.now) for s in told.values()} == {(heal.heal, 3, False)}
+    assert [told[name].place for name in THREE] == [0, 1, 2]
+
+
+def test_no_more_donors_than_wanted_and_joiners_share_them() -> None:
+    lead = Lead(groups_wanted=4, donors=2)
+    lead.form(*FOUR)
+    for name in ("j1", "j2", "j3"):
+        lead.hello(name)
+    assert [donors(lead.told(name, Heal)[0]) for name in ("j1", "j2", "j3")] == [
+        ["g1", "g2"],
+        ["g3", "g4"],
+        ["g1", "g2"],
+    ]
+
+
+def test_spares_give_before_contributors() -> None:
+    lead = Lead(groups_wanted=4, contributors_wanted=2, donors=2)
+    _, heal = healing(lead, *FOUR)
+    assert donors(heal) == ["g3", "g4"]
+
+
+def test_once_bytes_move_one_dead_donor_changes_nothing() -> None:
+    lead = Lead(groups_wanted=3)
+    version, _ = healing(lead, *THREE, moves=True)
+    loses(lead, version, "g2")
+    assert lead.members == ["g1", "g3"] and len(lead.told("j1", Heal)) == 1
+    assert not lead.told("g1", Release)
+
+
+def test_before_all_have_staged_the_others_wait_for_a_dead_donor_in_vain() -> None:
+    lead = Lead(groups_wanted=3)
+    version, heal = healing(lead, *THREE)
+    loses(lead, version, "g2")
+    (again,) = lead.told("j1", Heal)[1:]
+    assert donors(again) == ["g1", "g3"] and again.heal > heal.heal
+    assert lead.told("g1", Release) == [Release(heal=heal.heal)]
+
+
+@pytest.mark.parametrize(
+    ("names", "dead", "again"), [(THREE, ("g1", "g2"), True), (FOUR, ("g1", "g2"), True), (FOUR, ("g1", "g3"), False)]
+)
+def test_two_dead_donors_are_too_many_if_they_were_neighbours(
+    names: tuple[str, ...], dead: tuple[str, ...], again: bool
+) -> None:
+    lead = Lead(groups_wanted=len(names), donors=4)
+    version, _ = healing(lead, *names, moves=True)
+    loses(lead, version, *dead)
+    assert (len(lead.told("j1", Heal)) == 2) is again
+
+
+def test_one_donor_is_enough_to_follow() -> None:
+    lead = Lead(groups_wanted=3)
+    version, heal = healing(lead, *THREE, moves=True)
+    lead.say("j1", progress(heal.heal, version))
+    loses(lead, version, "g1", "g2")
+    assert len(lead.told("j1", Heal)) == 1
+
+
+def test_a_donor_that_was_started_again_is_not_the_donor() -> None:
+    lead = Lead(groups_wanted=3)
+    version, heal = healing(lead, *THREE, moves=True)
+    loses(lead, version, "g1")
+    lead.commit(4, "g2", "g3")
+    now = Version(4, lead.number)
+    lead.hello("g1")
+    lead.say("g1", standing(now, abandoned=lead.number), CaughtUp(version=now))
+    number = lead.state.last_number
+    for name in THREE:
+        lead.say(name, Opened(number=number))
+    start = Start(number=number, version=now)
+    for step in (5, 6):
+        for name in THREE:
+            lead.commit(step, name, start=start)
+    assert lead.members == list(THREE)
+    loses(lead, Version(6, number), "g2")
+    assert lead.told("j1", Heal)[0] == heal
+    assert len(lead.told("j1", Heal)) == 2, "of g1 and g2, neighbours, neither has what it had"
+
+
+def test_a_donor_that_did_not_hear_of_the_heal_is_told_of_another() -> None:
+    lead = Lead(groups_wanted=3)
+    version, heal = healing(lead, *THREE)
+    lead.hello("g2", standing(version, abandoned=lead.number), incarnation=lead.incarnations["g2"])
+    assert len(lead.told("j1", Heal)) == 2
+    report = standing(version, abandoned=lead.number, stagings=(lead.told("j1", Heal)[1].heal,))
+    lead.hello("g2", report, incarnation=lead.incarnations["g2"])
+    assert len(lead.told("j1", Heal)) == 2
+
+
+def test_a_joiner_whose_stream_broke_goes_on_with_its_heal() -> None:
+    lead = Lead(groups_wanted=3)
+    _, heal = healing(lead, *THREE)
+    report = report_of(lead.number, NOWHERE, heal=heal.heal, donors=THREE)
+    lead.hello("j1", report, incarnation=lead.incarnations["j1"])
+    assert len(lead.told("j1", Heal)) == 1
+    lead.hello("j1", report_of(lead.number, NOWHERE), incarnation=lead.incarnations["j1"])
+    assert len(lead.told("j1", Heal)) == 2, "it never heard of it"
+
+
+def test_what_donors_stage_for_nobody_is_released() -> None:
+    """A release is lost with the stream that it was sent on."""
+    lead = Lead(groups_wanted=3)
+    version, heal = healing(lead, *THREE)
+    lead.pass_time(3.0, beating=(*THREE, "j1"))
+    report = standing(version, abandoned=lead.number, stagings=(heal.heal, 7))
+    lead.hello("g1", report, incarnation=lead.incarnations["g1"])
+    assert lead.told("g1", Release) == [Release(heal=7)]
+
+
+def test_whoever_falls_behind_starts_over_and_is_then_held_off_with_the_figures() -> None:
+    lead = Lead(groups_wanted=3, lease_s=50.0)
+    version, _ = healing(lead, *THREE)
+    for times in (1, 2, 3):
+        heal = lead.told("j1", Heal)[-1]
+        assert len(lead.told("j1", Heal)) == times, "it starts over at once"
+        lead.say("j1", progress(heal.heal, version))
+        lead.say("j1", HealFailed(heal=heal.heal, reason="the log has gone past it", behind=True))
+    assert len(lead.told("j1", Heal)) == 3
+    (failed,) = [e for e in lead.effects if isinstance(e, Tell) and e.kind == "heal_failed"]
+    assert "1.0 MB came in 2.0 s, at 0.5 MB/s, and the others make a step in 0.100 s" in failed.text
+    assert failed.fields["held_off_s"] == "1"
+    lead.pass_time(1.5)
+    assert len(lead.told("j1", Heal)) == 4
+    lead.say("j1", HealFailed(heal=lead.told("j1", Heal)[-1].heal, reason="gone past it", behind=True))
+    lead.pass_time(1.5)
+    assert len(lead.told("j1", Heal)) == 4, "the second time it is held off longer"
+    lead.pass_time(1.0)
+    assert len(lead.told("j1", Heal)) == 5
+
+
+def test_a_heal_that_waits_for_a_roll_call_is_begun_anew_in_a_hold() -> None:
+    lead = Lead(groups_wanted=3, min_groups=3)
+    version, heal = healing(lead, *THREE)
+    lead.say("g3", Died(reason="signal 9", shard_rank=0))
+    for name in ("g1", "g2"):
+        lead.say(name, standing(version, abandoned=lead.told(name, Abandon)[-1].number))
+    (again,) = lead.told("j1", Heal)[1:]
+    assert donors(again) == ["g1", "g2"] and all(s.now for s in stages(lead, ("g1", "g2")).values())
