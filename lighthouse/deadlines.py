@@ -89,6 +89,10 @@ ROWS = (
     _row("dying_s", _LEASE, 1, 100, "the exit of a rank that has begun to, before a report", "it is reported alive"),
     _row("deserter_s", _LEASE, 1, 1, "the exit of a rank whose Attach has ended", "it is killed"),
     _row("orphan_s", _LEASE, 5, 1, "a rank's next look at its agent, which is gone", "it ends itself"),
+    # Long enough for a first packet to be sent a second time.
+    _row("probe_s", _LEASE, 1, 1, "a connection to a peer that is probed", "it is named as not reached"),
+    _row("answers_s", _LEASE, 2.5, 1, "members' answers when pairs are probed", "it is judged without theirs"),
+    _row("standby_s", _LEASE, 1, 2, "a standby's answer when ranks are started", "it is ended; its rank starts cold"),
     _row("stacks_s", _LEASE, 1, 4, "the stacks of a stalled group's ranks", "they are killed without"),
     _row("flush_s", _LEASE, 1, 1, "what is still to be sent or written at an end", "it is dropped"),
     _row("yield_s", _LEASE, 1.5, 1, "an older agent of the name, to end its ranks", "it is killed with them"),
@@ -133,6 +137,9 @@ class Deadlines(Value, frozen=True):
     dying_s: float
     deserter_s: float
     orphan_s: float
+    probe_s: float
+    answers_s: float
+    standby_s: float
     stacks_s: float
     flush_s: float
     yield_s: float
@@ -188,6 +195,7 @@ _ORDER = (
     ("move_s", "heal_s", "a joiner must get to its next source before it is given another donor"),
     ("heal_s", "staging_s", "a donor's snapshot is waited for at least as long as any byte of it"),
     ("move_s", "idle_s", "a joiner that waits for one source must not be dropped by the others"),
+    ("probe_s", "answers_s", "who tries its peers must be able to say how that went"),
     ("quit_s", "drain_s", "a drain must leave its ranks time to go"),
     ("late_s", "report_s", "a lighthouse that is late by a lease must have noticed"),
     ("warmup_s", "collective_s", "a stall must be seen before a library's watch ends the collective"),
