@@ -100,8 +100,6 @@ ROWS = (
     _row("stall_s", _STALL, 1, 1, "progress of a generation, or 10 × the last step", "who others wait for is evicted"),
     # First steps compile, and fill caches of allocators, files and kernels.
     _row("warmup_s", _STALL, 5, 1, "the first step that a lighthouse sees", "who others wait for is evicted"),
-    _row("drain_s", _STALL, 1, 1, "leave to go, for a group that drains", "it leaves after its next commit"),
-    _row("quit_s", _STALL, 1, 2, "ranks that were told to leave", "they are killed"),
     _row("heal_s", _STALL, 1, 2, "any byte of a heal", "the joiner heals from others"),
     _row("move_s", _STALL, 1, 6, "a piece (1 MiB) of a transfer", "the connection ends; other sources are asked"),
     _row("hurry_s", _STALL, 1, 30, "a chunk, while another source is idle", "that one is asked too"),
@@ -120,6 +118,9 @@ ROWS = (
     _row("dial_s", _CONNECT, 1, 12, "a connection to a donor, and its proof of the token", "that source is not used"),
     _row("farewell_s", _CONNECT, 1, 12, "a closing session's last messages", "they are dropped"),
     _row("attach_s", _CONNECT, 10, 1, "ranks, from their start until all are attached", "that life has failed"),
+    _row("drain_s", _CONNECT, 1, 1, "leave to go, for a group that drains", "it leaves after its next commit"),
+    # As ranks start, so they end: they write what they have to, and take apart an interpreter with torch in it.
+    _row("quit_s", _CONNECT, 1, 2, "ranks that were told to leave", "they are killed"),
     _row("join_wait_s", _CONNECT, 1, 6, "groups_wanted, at the first formation", "it goes on with min_groups"),
     _row("hold_patience_s", _CONNECT, 10, 1, "a hold", "the run ends, saying what it waited for"),
 )
@@ -146,8 +147,6 @@ class Deadlines(Value, frozen=True):
     reap_s: float
     stall_s: float
     warmup_s: float
-    drain_s: float
-    quit_s: float
     heal_s: float
     move_s: float
     hurry_s: float
@@ -165,6 +164,8 @@ class Deadlines(Value, frozen=True):
     dial_s: float
     farewell_s: float
     attach_s: float
+    drain_s: float
+    quit_s: float
     join_wait_s: float
     hold_patience_s: float
 
