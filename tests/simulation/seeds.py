@@ -75,7 +75,7 @@ def recover(world: World) -> None:
     calm_since = world.engine.now
     while world.engine.now < deadline and world.watch.ended is None:
         world.run(0.5)
-        if not missing(world, calm_since):
+        if world.beacons and not missing(world, calm_since):
             world.run(1.0)
             if leftovers(world):  # of an earlier lighthouse: these have a deadline
                 world.run(1.5 * world.spec.connect_s)
