@@ -75,9 +75,9 @@ def recover(world: World) -> None:
     calm_since = world.engine.now
     while world.engine.now < deadline and world.watch.ended is None:
         world.run(0.5)
-        if world.beacons and not missing(world, calm_since):
+        if not missing(world, calm_since):
             world.run(1.0)
-            if leftovers(world):  # of an earlier lighthouse: these have a deadline
+            if leftovers(world):  # of an earlier lighthouse, or since it is away: that has a deadline
                 world.run(1.5 * world.spec.connect_s)
             left = leftovers(world)
             if left:
@@ -98,6 +98,8 @@ def recover(world: World) -> None:
 
 def leftovers(world: World) -> list[str]:
     """What ranks still hold for others though everybody is at full strength, and nobody heals."""
+    if not world.beacons:  # a crash was in store for its next write
+        return ["no lighthouse is up"]
     beacon = world.beacons[-1]
     asked = {keeping.heal for keeping in beacon.state.kept} | {g.heal for g in beacon.state.groups.values()}
     ranks = [rank for g in world.groups.values() if g.agent is not None for rank in g.ranks if rank.alive]
