@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sim proof chaos bench bench-loss bench-step bench-buckets lint types stubs
+.PHONY: demo test sim proof chaos bench bench-loss bench-heal bench-step bench-buckets bench-switch bench-changes lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
@@ -26,6 +26,16 @@ bench: $(INSTALLED)
 
 bench-loss: $(INSTALLED)
 	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_loss.py
+
+# QUICK=1: 256 MB and few repeats.
+bench-heal: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_heal.py $(if $(QUICK),--quick)
+
+bench-switch: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_switch.py
+
+bench-changes: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python -m tests.bench.bench_communicator --changes
 
 bench-buckets: $(INSTALLED)
 	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_buckets.py

@@ -18,8 +18,6 @@ from lighthouse.values import Probe, Source
 TRIES = 16
 """Each member tries so many that follow it, so that each pair that is so close is tried, and a host that is cut from
 all is named by twice as many."""
-ANSWER_S = 5.0
-"""How long members may take to try."""
 
 
 def probe(state: RunState, now: float) -> RunState:
@@ -27,7 +25,8 @@ def probe(state: RunState, now: float) -> RunState:
     change = state.change
     assert change is not None
     there = _members(state)
-    change = msgspec.structs.replace(change, probed=True, looked=None, until_s=max(change.until_s, now + ANSWER_S))
+    until_s = max(change.until_s, now + state.config.deadlines.answers_s)
+    change = msgspec.structs.replace(change, probed=True, looked=None, until_s=until_s)
     told = ((group, Probe(number=change.number, targets=_targets(there, i))) for i, group in enumerate(there))
     return send_all(with_(state, change=change), told if len(there) > 1 else ())
 

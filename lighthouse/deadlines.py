@@ -89,6 +89,10 @@ ROWS = (
     _row("dying_s", _LEASE, 1, 100, "the exit of a rank that has begun to, before a report", "it is reported alive"),
     _row("deserter_s", _LEASE, 1, 1, "the exit of a rank whose Attach has ended", "it is killed"),
     _row("orphan_s", _LEASE, 5, 1, "a rank's next look at its agent, which is gone", "it ends itself"),
+    # Long enough for a first packet to be sent a second time.
+    _row("probe_s", _LEASE, 1, 1, "a connection to a peer that is probed", "it is named as not reached"),
+    _row("answers_s", _LEASE, 2.5, 1, "members' answers when pairs are probed", "it is judged without theirs"),
+    _row("standby_s", _LEASE, 1, 2, "a standby's answer when ranks are started", "it is ended; its rank starts cold"),
     _row("stacks_s", _LEASE, 1, 4, "the stacks of a stalled group's ranks", "they are killed without"),
     _row("flush_s", _LEASE, 1, 1, "what is still to be sent or written at an end", "it is dropped"),
     _row("yield_s", _LEASE, 1.5, 1, "an older agent of the name, to end its ranks", "it is killed with them"),
@@ -96,8 +100,6 @@ ROWS = (
     _row("stall_s", _STALL, 1, 1, "progress of a generation, or 10 × the last step", "who others wait for is evicted"),
     # First steps compile, and fill caches of allocators, files and kernels.
     _row("warmup_s", _STALL, 5, 1, "the first step that a lighthouse sees", "who others wait for is evicted"),
-    _row("drain_s", _STALL, 1, 1, "leave to go, for a group that drains", "it leaves after its next commit"),
-    _row("quit_s", _STALL, 1, 2, "ranks that were told to leave", "they are killed"),
     _row("heal_s", _STALL, 1, 2, "any byte of a heal", "the joiner heals from others"),
     _row("move_s", _STALL, 1, 6, "a piece (1 MiB) of a transfer", "the connection ends; other sources are asked"),
     _row("hurry_s", _STALL, 1, 30, "a chunk, while another source is idle", "that one is asked too"),
@@ -116,6 +118,9 @@ ROWS = (
     _row("dial_s", _CONNECT, 1, 12, "a connection to a donor, and its proof of the token", "that source is not used"),
     _row("farewell_s", _CONNECT, 1, 12, "a closing session's last messages", "they are dropped"),
     _row("attach_s", _CONNECT, 10, 1, "ranks, from their start until all are attached", "that life has failed"),
+    _row("drain_s", _CONNECT, 1, 1, "leave to go, for a group that drains", "it leaves after its next commit"),
+    # As ranks start, so they end: they write what they have to, and take apart an interpreter with torch in it.
+    _row("quit_s", _CONNECT, 1, 2, "ranks that were told to leave", "they are killed"),
     _row("join_wait_s", _CONNECT, 1, 6, "groups_wanted, at the first formation", "it goes on with min_groups"),
     _row("hold_patience_s", _CONNECT, 10, 1, "a hold", "the run ends, saying what it waited for"),
 )
@@ -133,14 +138,15 @@ class Deadlines(Value, frozen=True):
     dying_s: float
     deserter_s: float
     orphan_s: float
+    probe_s: float
+    answers_s: float
+    standby_s: float
     stacks_s: float
     flush_s: float
     yield_s: float
     reap_s: float
     stall_s: float
     warmup_s: float
-    drain_s: float
-    quit_s: float
     heal_s: float
     move_s: float
     hurry_s: float
@@ -158,6 +164,8 @@ class Deadlines(Value, frozen=True):
     dial_s: float
     farewell_s: float
     attach_s: float
+    drain_s: float
+    quit_s: float
     join_wait_s: float
     hold_patience_s: float
 
@@ -188,6 +196,7 @@ _ORDER = (
     ("move_s", "heal_s", "a joiner must get to its next source before it is given another donor"),
     ("heal_s", "staging_s", "a donor's snapshot is waited for at least as long as any byte of it"),
     ("move_s", "idle_s", "a joiner that waits for one source must not be dropped by the others"),
+    ("probe_s", "answers_s", "who tries its peers must be able to say how that went"),
     ("quit_s", "drain_s", "a drain must leave its ranks time to go"),
     ("late_s", "report_s", "a lighthouse that is late by a lease must have noticed"),
     ("warmup_s", "collective_s", "a stall must be seen before a library's watch ends the collective"),

@@ -315,7 +315,7 @@ class Abandon(Message, frozen=True):
 class Base(Message, frozen=True):
     """Generation `number` starts from `version`; the receiver is a member and answers for `slots` of the next step.
 
-    step_slots: slots of that step over all groups; 0: as many as follow from the roster
+    step_slots: slots of that step over all groups
     rendezvous: by shard_rank, the TCPStore of the first member
     sources: who holds the entry that leads to `version`; empty when the receiver stands on it
     """
@@ -325,10 +325,10 @@ class Base(Message, frozen=True):
     version: Version
     cursor: int
     slots: tuple[int, ...]
+    step_slots: int
     rendezvous: tuple[str, ...]
     sources: tuple[Source, ...] = ()
     stop: bool = False
-    step_slots: int = 0
 
 
 class Prepare(Message, frozen=True):

@@ -177,7 +177,7 @@ def _standbys(options: AgentOptions, mark: str, output: Output) -> Standbys | No
     if program is None:
         log.info("no standby: %s runs no Python file or module; ranks start cold", options.command[0])
         return None
-    return Standbys(options.command, program, options.standby_imports, mark, output)
+    return Standbys(options.command, program, options.standby_imports, mark, output, derive(options.knobs).standby_s)
 
 
 async def _locked(lock: GroupLock, loop: AgentLoop) -> bool:

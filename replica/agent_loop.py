@@ -343,7 +343,7 @@ class AgentLoop:
         self._session.close(effect.session)
 
     def _try_peers(self, effect: TryPeers) -> None:
-        self._beside(try_peers(effect, self._deliver))
+        self._beside(try_peers(effect, self._deliver, self.deadlines.probe_s))
 
     def _ledger(self, effect: Ledger) -> None:
         if self._hands.ledger is not None:

@@ -150,9 +150,7 @@ def entered(
     base: Base | None = None,
 ) -> AgentState:
     """With the group seated in generation `number`: even deal of the next step, or the deal that its base tells."""
-    work = work_at(state, number, roster, place, has_newcomers(roster))
-    if base is not None and not work.farewell:
-        work = put(work, slots=base.slots, step_slots=base.step_slots or work.step_slots)
+    work = work_at(state, number, roster, place, has_newcomers(roster), base)
     stand = put(state.stand, answers=work.slots, step_slots=work.step_slots)
     state = fresh_step(put(_seated(state, number, roster, place, start, now), stand=stand), now, work=work)
     state = ledgered(
@@ -200,20 +198,31 @@ def go(state: AgentState, rendezvous: tuple[str, ...], effects: list[Effect]) ->
         effects.append(ToRank(shard_rank=shard_rank, message=Go(work=work, rendezvous=address)))
 
 
-def work_at(state: AgentState, generation: int, roster: Roster, place: int, digest: bool) -> Work:
-    """The step after a commit, for the member at `place`: even deal, or the farewell. Place -1: wait for a verdict."""
+def work_at(
+    state: AgentState, generation: int, roster: Roster, place: int, digest: bool, base: Base | None = None
+) -> Work:
+    """The next step of the member at `place`: an even deal of as many slots as the roster's contributors consume, or
+    the deal that `base` tells; or the farewell. Place -1: wait for a verdict."""
     stand = state.stand
     farewell = stand.stop or stand.version.step >= state.steps
     member = place >= 0
-    step_slots = state.batch.slots if farewell else state.batch.step_slots(contributors(roster), stand.cursor)
+    slots: tuple[int, ...] = ()
+    if farewell:
+        step_slots = state.batch.slots
+    elif base is not None:
+        step_slots, slots = base.step_slots, base.slots
+    else:
+        step_slots = state.batch.step_slots(contributors(roster), stand.cursor)
+        slots = share(roster, place, step_slots) if member else ()
     return Work(
         generation=generation,
         place=place,
         size=len(roster) if member else 0,
         version=stand.version,
         cursor=stand.cursor,
-        slots=share(roster, place, step_slots) if member and not farewell else (),
+        slots=slots,
         step_slots=step_slots,
         digest=digest and not farewell,
         farewell=farewell,
+        last=not farewell and state.batch.through(stand.cursor + step_slots),
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -197,6 +197,10 @@ class Replica:
     _save = False
     _began = False
 
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        exit_on_misuse()  # before __init__ checks anything
+        return super().__new__(cls)
+
     def __init__(
         self,
         *,
@@ -226,7 +230,6 @@ class Replica:
         environment: RankEnvironment | None = None,
         observer: Observer | None = None,
     ) -> None:
-        exit_on_misuse()
         self._options = ReplicaOptions(
             slots=slots,
             slots_per_group=slots_per_group,

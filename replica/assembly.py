@@ -107,23 +107,27 @@ class ReplicaOptions:
             raise MisuseError("epochs and samples both say when the data is through: give one of them")
         if self.epochs is not None and self.dataset_length is None:
             raise MisuseError("epochs are passes over the data set: give dataset_length too, or samples in their place")
+        end, batch = self.end, self.batch
+        if end is not None and (batch.data_slots < 1 or batch.through(0)):
+            raise MisuseError(
+                f"the run has {end} samples, and a batch {batch.slots} slots of {self.slot_size}: no step can be made "
+                "of that; give more samples or epochs, smaller batches, or drop_last=False"
+            )
+
+    @property
+    def end(self) -> int | None:
+        """Samples after which the data is through; None if it is not bounded."""
+        return self.samples if self.epochs is None else self.epochs * (self.dataset_length or 0)
 
     @property
     def batch(self) -> BatchPolicy:
-        """The global batch. Raises MisuseError if the data does not fill one."""
-        end = self.samples if self.epochs is None else self.epochs * (self.dataset_length or 0)
-        slots = self.slots or self.slots_per_group or 1
-        if end is None:
-            return BatchPolicy(slots=slots, elastic=self.slots is None)
-        batch = BatchPolicy(
-            slots=slots, elastic=self.slots is None, data_slots=end // self.slot_size, drop_last=self.drop_last
+        """The global batch."""
+        return BatchPolicy(
+            slots=self.slots or self.slots_per_group or 1,
+            elastic=self.slots is None,
+            data_slots=(self.end or 0) // self.slot_size,
+            drop_last=self.drop_last,
         )
-        if batch.data_slots < 1 or batch.through(0):
-            raise MisuseError(
-                f"the run has {end} samples, and a batch {slots} slots of {self.slot_size}: no step can be made of "
-                "that; give more samples or epochs, smaller batches, or drop_last=False"
-            )
-        return batch
 
 
 @dataclass(kw_only=True)
@@ -207,7 +211,7 @@ def assemble(
 ) -> Assembly:
     """All parts of this rank, not yet attached. Raises MisuseError."""
     optimizer = _check_optimizer(model, optimizer)
-    batch, plan = options.batch, _plan(options, environment.shards)
+    plan = _plan(options, environment.shards)
     group = _group(environment, process_group)
     sum_over_shards(model)
     gradients = Gradients(
@@ -237,7 +241,6 @@ def assemble(
         healing=healing,
         communicators=communicators,
         link=link,
-        batch=batch,
         steps=options.steps or 1 << 62,
         seed=options.seed,
         shard_rank=environment.shard_rank,

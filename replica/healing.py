@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from lighthouse.values import EntryName, Version
+from lighthouse.values import ROOT, EntryName, Version
 from replica.descriptors import socket_lock
+from replica.digest import StepDigest
 from replica.entry import Entry, EntryLog
 from replica.errors import ReplicaError
 from replica.patience import InForce
@@ -118,20 +119,30 @@ class Healing:
         self._changed = threading.Condition()
         self._turn = 0
         self._held: dict[EntryName, Entry] = {}
+        self._reached: Version = ROOT
         self._heal = 0
         self._wanted = 0
         self._loading = Cancel()
         self._shy: set[str] = set()
         self._expected: dict[int, _Expected] = {}
-        self._staged: Snapshot | None = None
+        self._staged: list[Snapshot] = []
+        self.digest = StepDigest(state)
 
-    def settle(self) -> None:
-        """Makes the state readable and writable: parameters sharded, copies for others before what is done next."""
+    def settle(self, becomes: Version | None = None) -> None:
+        """Makes the state readable and writable: parameters sharded, copies for others before what is done next.
+
+        becomes: the version that it is about to be at, whoever made it: a held entry that leads there is of no use
+        """
+        if becomes is not None:
+            with self._changed:
+                self._reached = becomes
+                self._held = {name: entry for name, entry in self._held.items() if name.end != becomes}
+                self._changed.notify_all()
         for module in self._modules:
             module.reshard()
-        if self._staged is not None:
-            self._staged.fence()
-            self._staged = None
+        while self._staged:
+            self._staged.pop().fence()
+        self.digest.settle()
 
     def fetch(self, command: Fetch) -> None:
         """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes.
@@ -230,7 +241,7 @@ class Healing:
         snapshot = Snapshot.stage(self._state, version, cursor, stop, expected.stripes, room=expected.room)
         self._log.owe(heal, version, self._log_bytes)
         self._server.stage(heal, snapshot)
-        self._staged = snapshot
+        self._staged.append(snapshot)
 
     def keep(self, heal: int, version: Version) -> None:
         """Keeps the log of entries for `heal`, the one that led to `version` among them if it is still here."""
@@ -284,7 +295,7 @@ class Healing:
                 return
             if entry is not None:
                 with self._changed:
-                    if self._turn == turn:
+                    if self._turn == turn and entry.name.end != self._reached:
                         self._held[entry.name] = entry
                 self._say_in_turn(turn, Held(name=entry.name, merged=entry.merged))
                 return

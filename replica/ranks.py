@@ -10,7 +10,9 @@ the rest (`processes.py`).
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import secrets
 import select
 import signal
 import socket
@@ -190,11 +192,35 @@ class Ranks:
 
 
 def free_port(host: str) -> int:
-    """A TCP port of `host` that nobody listens on at the moment."""
+    """A TCP port of `host` that nobody listens on at the moment. Raises OSError if it is no address of this machine.
+
+    A rank takes it only when its interpreter has started, so it is none that the kernel gives to whoever wants any.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    lowest = _lowest_given()
+    for _ in range(_TRIES):
+        port = _FIRST_PORT + secrets.randbelow(lowest - _FIRST_PORT) if lowest > _FIRST_PORT else 0
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise
+            return int(probe.getsockname()[1])
+    raise OSError(errno.EADDRINUSE, f"no port of {host} was free in {_TRIES} tries")
+
+
+_FIRST_PORT = 10_000
+_TRIES = 100
+
+
+def _lowest_given() -> int:
+    """The first port that the kernel gives to sockets that want any."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768
 
 
 def init_method(folder: Path) -> str:

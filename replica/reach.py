@@ -13,21 +13,19 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
+from lighthouse.deadlines import DEFAULTS
 from lighthouse.values import Source
 from replica.agent_values import PeersTried, TryPeers
 from replica.rendezvous import split_address
 
-TRY_S = 2.0
-"""How long a connection may take: long enough for its first packet to be sent a second time."""
 
-
-async def try_peers(effect: TryPeers, then: Callable[[PeersTried], None]) -> None:
+async def try_peers(effect: TryPeers, then: Callable[[PeersTried], None], timeout_s: float) -> None:
     """Carries the effect out beside the loop."""
-    names = await asyncio.to_thread(unreached, effect.targets)
+    names = await asyncio.to_thread(unreached, effect.targets, timeout_s)
     then(PeersTried(number=effect.number, unreached=names))
 
 
-def unreached(targets: Sequence[Source], timeout_s: float = TRY_S) -> tuple[str, ...]:
+def unreached(targets: Sequence[Source], timeout_s: float = DEFAULTS.probe_s) -> tuple[str, ...]:
     """Names of those whose ranks cannot all be reached. Blocks for `timeout_s` at most, for nobody to be left out."""
     tries = [(target.name, _Try(address)) for target in targets for address in target.weights]
     until = time.monotonic() + timeout_s

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from lighthouse.values import Version
+from replica.beside import Beside
 from replica.manifest import Chunks, Segments, TensorSpec, byte_view, flat_bytes
 from replica.plain import dumps
 from replica.state import TrainingState
@@ -77,6 +78,7 @@ class Snapshot:
         self.held = held
         self._runs: list[tuple[int, torch.Tensor]] = []
         self._copied: torch.cuda.Event | None = None
+        self._beside: Beside[None] | None = None
 
     @classmethod
     def stage(
@@ -89,11 +91,12 @@ class Snapshot:
         chunk_bytes: int | None = None,
         room: Room | None = None,
     ) -> Snapshot:
-        """Copies `state` to host memory on the calling thread and returns. Between steps only.
+        """Begins to copy `state` to host memory and returns. Between steps only.
 
-        On a GPU the copy runs on a side stream; `fence` before the state is next written. stripes: (part, of) pairs
-        of which only these parts are held; empty: everything. room: memory made ahead for it. chunk_bytes: None: 4 MiB,
-        less where there would be fewer than 64 chunks, so that small states have stripes too.
+        What only `apply` changes is copied beside the next forward and backward, on a thread or, on a GPU, on a side
+        stream: `fence` before the state is next written. The rest is copied at once. stripes: (part, of) pairs of which
+        only these parts are held; empty: everything. room: memory made ahead for it. chunk_bytes: None: 4 MiB, less
+        where there would be fewer than 64 chunks, so that small states have stripes too.
         Raises RuntimeError if the state is not usable.
         """
         if not state.usable:
@@ -113,7 +116,9 @@ class Snapshot:
             if devices:
                 snapshot._copy_on_side_stream(tensors, devices.pop())
             else:
-                snapshot._copy(tensors, overlapped=False)
+                snapshot._copy({n: t for n, t in tensors.items() if not state.steady(n)}, overlapped=False)
+                steady = {n: t for n, t in tensors.items() if state.steady(n)}
+                snapshot._beside = Beside(lambda: snapshot._copy(steady, overlapped=False), "stage")
         return snapshot
 
     @property
@@ -122,12 +127,17 @@ class Snapshot:
         return sum(run.numel() for _, run in self._runs)
 
     def fence(self) -> None:
-        """What the present CUDA stream does next comes after the copy. Call it before the state is next written."""
+        """What is done next, by the present CUDA stream too, comes after the copy. Call it before the state is next
+        written."""
+        if self._beside is not None:
+            self._beside.result()
         if self._copied is not None:
             torch.cuda.current_stream().wait_event(self._copied)
 
     def wait(self) -> None:
-        """Returns once the copy is complete: at once on CPU. For threads that read it."""
+        """Returns once the copy is complete. For threads that read it."""
+        if self._beside is not None:
+            self._beside.result()
         if self._copied is not None:
             self._copied.synchronize()
 
@@ -142,12 +152,14 @@ class Snapshot:
             self._copy(tensors, overlapped=True)
             self._copied = side.record_event()
 
+    @torch.no_grad()
     def _copy(self, tensors: dict[str, torch.Tensor], overlapped: bool) -> None:
+        """Copies what is held of `tensors`, some of the manifest's."""
         for start, run in self._runs:
             end = start + run.numel()
             for spec in self.specs:
                 low, high = max(spec.offset, start), min(spec.offset + spec.bytes, end)
-                if low < high:
+                if low < high and spec.name in tensors:
                     content = flat_bytes(tensors[spec.name].resolve_conj().resolve_neg().contiguous())
                     part = content[low - spec.offset : high - spec.offset]
                     run[low - start : high - start].copy_(part, non_blocking=overlapped)

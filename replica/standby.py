@@ -19,12 +19,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lighthouse.deadlines import DEFAULTS
 from replica import processes, warm
 from replica.child import Child
 from replica.output import Output
 
-ANSWER_S = 1.0
-"""A standby that has not answered by then (it was stopped, say) is ended, and the rank starts cold."""
 PAUSE_S = 1.0
 """Pause before a standby that ended is started anew; doubled with each that ended before it was ready."""
 LONGEST_PAUSE_S = 60.0
@@ -74,11 +73,19 @@ class Standbys:
 
     command: what a rank runs; program: its parts; imports: modules to import besides torch and replica
     mark: the kin mark that they carry
+    answer_s: a standby that has not answered by then (it was stopped, say) is ended, and the rank starts cold
     """
 
     def __init__(
-        self, command: Sequence[str], program: Program, imports: Sequence[str], mark: str, output: Output
+        self,
+        command: Sequence[str],
+        program: Program,
+        imports: Sequence[str],
+        mark: str,
+        output: Output,
+        answer_s: float = DEFAULTS.standby_s,
     ) -> None:
+        self._answer_s = answer_s
         self._command = list(command)
         self._program = program
         self._imports = ",".join(imports)
@@ -124,7 +131,7 @@ class Standbys:
             if not standby.ready:
                 raise TimeoutError
             standby.child.out.prefix = standby.child.errors.prefix = prefix.encode()
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._answer_s):
                 await loop.sock_sendall(standby.sock, json.dumps(go).encode() + b"\n")
                 if not await loop.sock_recv(standby.sock, 16):
                     raise ConnectionResetError

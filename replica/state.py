@@ -90,6 +90,7 @@ class TrainingState:
         self._extras = dict(extras or {})
         self._loading: tuple[dict[str, torch.Tensor], dict[str, Any], frozenset[str]] | None = None
         self.usable = True
+        self._trained = {name for name, _ in model.named_parameters()}
         self.flatten()
 
     def flatten(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -105,6 +106,11 @@ class TrainingState:
         leaves, scalars = self._walk()
         specs = pack(leaves.tensors.items(), frozenset(leaves.sharded), frozenset(leaves.on_host))
         return specs, leaves.tensors, scalars
+
+    def steady(self, name: str) -> bool:
+        """Whether the tensor of this name is changed by `apply` alone: a parameter, or the optimizer's. Buffers and
+        extras may change in a forward pass too."""
+        return name.startswith("optimizer/") or name.removeprefix("model/") in self._trained
 
     def prepare(self, specs: Sequence[TensorSpec], scalars: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Begins a load: the final tensors to write into, by name, creating what is missing (optimizer state).

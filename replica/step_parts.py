@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from lighthouse.batch import BatchPolicy
 from replica.apply import Apply as ApplyFunction
 from replica.attach import AgentLink
 from replica.buckets import ScratchPool
@@ -42,7 +41,6 @@ class Parts:
     healing: Healing
     communicators: Communicators
     link: AgentLink
-    batch: BatchPolicy
     steps: int
     """The run ends after so many."""
     seed: int

@@ -21,7 +21,6 @@ import torch
 from lighthouse.values import EntryName
 from replica.apply import Update
 from replica.communicator import Communicator, CommunicatorLost
-from replica.digest import digest
 from replica.entry import Entry
 from replica.errors import LeaveError, ReplicaError
 from replica.measures import Part, Stopwatch, Times
@@ -174,6 +173,8 @@ class StepLoop:
         if not (work.slots or work.farewell or self._rehearsed):
             yield from self._rehearse()
         self._reduced, self._reduction = None, None
+        if work.digest:
+            parts.healing.digest.begin()
         pending = self.book.pending
         for slot in pending:
             if slot == pending[-1]:
@@ -217,12 +218,11 @@ class StepLoop:
         if self.book.ready and self._parts.communicators.can_name(self.book.ready):
             self.book = opened(self.book, self.book.ready)
         stop, save = self._wishes()
-        through = self._through or self._parts.batch.through(work.cursor + work.step_slots)
         grad_sq = self._reduced.grad_sq if self._reduced is not None else 0.0
         said = record(
             self.book,
             self._parts.healing.ready(self.book.heals),
-            stop=stop or through,
+            stop=stop or self._through,
             save=save,
             nonfinite=not math.isfinite(grad_sq),
             loss_sum=float(torch.stack([s.double() for s in self._sums.losses]).sum()) if self._sums.losses else 0.0,
@@ -230,7 +230,7 @@ class StepLoop:
             grad_sq=grad_sq,
             compute_s=self._sums.compute_s,
             protocol_s=self.times.protocol,
-            digest=self._digest() if work.digest else None,
+            digest=self._parts.healing.digest.value() if work.digest else None,
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
@@ -346,7 +346,7 @@ class StepLoop:
         parts, merged = self._parts, entry.merged
         self._observe("apply")
         parts.log.keep(entry)
-        parts.healing.settle()
+        parts.healing.settle(merged.end)
         self._watch.charge(Part.OWN)
         if merged.skip:
             parts.gradients.drop()
@@ -367,10 +367,6 @@ class StepLoop:
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()
         self._sums = Sums()
-
-    def _digest(self) -> int:
-        self._parts.healing.settle()
-        return digest(self._parts.state)
 
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)

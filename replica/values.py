@@ -68,7 +68,8 @@ class Work(Value, frozen=True):
 
     generation, place, size: the communicator to use, this group's place in its roster, how many members
     version, cursor: where the step starts; slots: those this group answers for (empty: spare, or farewell)
-    step_slots: slots of the step over all groups, at least 1
+    step_slots: slots of the step over all groups, at least 1; last: the data is through after it, so its record asks to
+    stop
     digest: put the digest of `version` into the roll call
     farewell: a step without slots that ends the run
     """
@@ -82,6 +83,7 @@ class Work(Value, frozen=True):
     step_slots: int
     digest: bool = False
     farewell: bool = False
+    last: bool = False
 
 
 # ---- rank to agent -------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Merged(_message.Message):
     def __init__(self, start: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[int] = ..., switch: _Optional[int] = ..., stop: _Optional[bool] = ..., save: _Optional[bool] = ..., skip: _Optional[bool] = ..., heals: _Optional[_Iterable[_Union[HealCount, _Mapping]]] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., digested: _Optional[bool] = ..., mismatched: _Optional[_Iterable[int]] = ..., compute_s: _Optional[_Iterable[float]] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("generation", "place", "size", "version", "cursor", "slots", "digest", "farewell", "step_slots")
+    __slots__ = ("generation", "place", "size", "version", "cursor", "slots", "digest", "farewell", "step_slots", "last")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Work(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     FAREWELL_FIELD_NUMBER: _ClassVar[int]
     STEP_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     generation: int
     place: int
     size: int
@@ -69,7 +70,8 @@ class Work(_message.Message):
     digest: bool
     farewell: bool
     step_slots: int
-    def __init__(self, generation: _Optional[int] = ..., place: _Optional[int] = ..., size: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., digest: _Optional[bool] = ..., farewell: _Optional[bool] = ..., step_slots: _Optional[int] = ...) -> None: ...
+    last: bool
+    def __init__(self, generation: _Optional[int] = ..., place: _Optional[int] = ..., size: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., digest: _Optional[bool] = ..., farewell: _Optional[bool] = ..., step_slots: _Optional[int] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("shard_rank", "pid", "setup", "rendezvous", "weights", "digest", "begun_s", "imported_s", "warm")

@@ -113,10 +113,11 @@ def loaded(book: Book, message: Loaded) -> Book:
     )
 
 
-def record(book: Book, ready: Collection[int], **measured: Any) -> Record:
+def record(book: Book, ready: Collection[int], stop: bool = False, **measured: Any) -> Record:
     """This rank's record of the step in work; `measured`: the fields of Record that come from the computation.
 
     ready: heals that this rank has room to stage for
+    stop: the rank wishes the end of the run; it also comes with the data
     """
     assert book.work is not None
     return Record(
@@ -125,6 +126,7 @@ def record(book: Book, ready: Collection[int], **measured: Any) -> Record:
         slots=book.summed,
         opened=book.named,
         heal=next((heal for heal in book.heals if heal in ready), 0),
+        stop=stop or book.work.last,
         **measured,
     )
 

@@ -189,6 +189,7 @@ class Script:
     ) -> list[Effect]:
         """A base is told; by default of a and b, from the very beginning."""
         more.setdefault("rendezvous", ("r:0", "r:1"))
+        more.setdefault("step_slots", SLOTS)
         change = more.pop("change", None) or whole(roster or members("a", "b"))
         return self.told(Base(number=number, roster=change, version=version, cursor=cursor, slots=slots, **more))
 

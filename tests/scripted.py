@@ -106,6 +106,7 @@ class ScriptedLighthouse(LighthouseServicer):
             version=hello.report.version,
             cursor=hello.report.cursor,
             slots=slots,
+            step_slots=len(slots),
             rendezvous=("",) * len(hello.rendezvous),
         )
 

@@ -122,7 +122,8 @@ def main() -> None:
     try:
         run.lighthouse()
         for name in NAMES:
-            run.group(name, "--delay-s", str(told.delay_s), flags=("--restart-limit", "1000"))
+            job = ("--delay-s", str(told.delay_s), "--steps", "1000000")
+            run.group(name, *job, flags=("--restart-limit", "1000"))
         kills, stops = [], []
         for i in range(told.kills + told.stops):
             victim = random.choice(NAMES)

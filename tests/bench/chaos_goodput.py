@@ -8,13 +8,13 @@ microbatches committed per second and live group, over the same of the undisturb
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
 from bench.children import stage
 from bench.measure import Spread
-from bench.recovery import runs
+from bench.recovery import TUNINGS, runs
 from bench.sleepers import NAMES, TUNED, Sleepers, samples_per_live_s
 from bench.tables import Table
 
@@ -32,10 +32,12 @@ def schedule(random: Random, seconds: float) -> Iterator[tuple[float, str]]:
         at += random.expovariate(1 / MEAN_S)
 
 
-def measure(calm_s: float, chaos_s: float, python: Path | None) -> dict[str, tuple[int, float, float]]:
+def measure(
+    calm_s: float, chaos_s: float, python: Path | None, tunings: Sequence[str]
+) -> dict[str, tuple[int, float, float]]:
     """By run: kills, goodput of groups that are ready, goodput of groups whose process runs."""
     with stage() as (children, _):
-        contestants = runs(children, SLOT_S, python)
+        contestants = runs(children, SLOT_S, python, tunings=tunings)
         for run in contestants:
             run.until_all_contribute(time.time())
         calm = time.time()
@@ -71,8 +73,8 @@ def disturb(contestants: list[Sleepers], begin: float, seconds: float) -> dict[s
 
 def table(quick: bool, python: Path | None) -> Table:
     """Measures all of it."""
-    calm_s, chaos_s = (10.0, 35.0) if quick else (30.0, 180.0)
-    result = measure(calm_s, chaos_s, python)
+    calm_s, chaos_s = (5.0, 20.0) if quick else (30.0, 180.0)
+    result = measure(calm_s, chaos_s, python, list(TUNINGS)[quick:])
     rows: list[list[str | int | Spread]] = [
         [key, kills, f"{ready:.2f}", f"{started:.2f}"] for key, (kills, ready, started) in result.items()
     ]

@@ -18,15 +18,17 @@ from bench.measure import Rounds, Spread, interleave, ratios
 from bench.tables import Table
 
 SIZES = (8, 32, 128, 512, 1024)
-QUICK_SIZES = (8, 128, 1024)
+QUICK_SIZES = (8, 1024)
 LONG_LEASE_S = 30
 """In the runs whose changes are timed: no beats then, which simulated groups would have to send in time."""
+LEASES_S = (2.0, 6.0)
+"""The default one, and a longer one: agents beat at a third of it."""
 CHANGE_S = 0.25
 SHARE = 0.10
 
 
-def measure(count: int, rounds: int, beat_s: float, python: Path | None) -> tuple[Rounds, float]:
-    """Seconds of each membership change and quorum round; and the lighthouse's share of a core, beating."""
+def measure(count: int, rounds: int, beat_s: float, python: Path | None) -> tuple[Rounds, list[float]]:
+    """Seconds of each membership change and quorum round; and the lighthouse's share of a core with each lease."""
     with stage() as (children, turns):
         run = BellrockRun(children, "bellrock", "--groups-wanted", str(count), "--lease-s", str(LONG_LEASE_S))
         fleet = ("bellrock", run.address, run.token_file, run.key, str(count))
@@ -47,9 +49,12 @@ def measure(count: int, rounds: int, beat_s: float, python: Path | None) -> tupl
         sides = {name.partition("/")[0] for name in names}
         taken = interleave({side: lambda side=side: change(side) for side in sorted(sides)}, rounds)  # type: ignore[misc]
         lighthouse = children.pid("bellrock.lighthouse")
-        before = cpu_s(lighthouse)
-        seconds = float(turns.turn("bellrock", 1, beat_s=beat_s)["bellrock/fleet"]["seconds"])
-        return taken, (cpu_s(lighthouse) - before) / seconds
+        shares = []
+        for lease_s in LEASES_S:
+            before = cpu_s(lighthouse)
+            answers = turns.turn("bellrock", 1, beat_s=beat_s, lease_s=lease_s)
+            shares.append((cpu_s(lighthouse) - before) / float(answers["bellrock/fleet"]["seconds"]))
+        return taken, shares
 
 
 def cpu_s(pid: int) -> float:
@@ -61,9 +66,9 @@ def cpu_s(pid: int) -> float:
 def table(quick: bool, python: Path | None) -> Table:
     """Measures all of it."""
     rows: list[list[str | int | Spread]] = []
-    change_s = share = 0.0
+    change_s, shares = 0.0, [0.0]
     for count in QUICK_SIZES if quick else SIZES:
-        taken, share = measure(count, 3 if quick else 7, 5.0 if quick else 10.0, python)
+        taken, shares = measure(count, 2 if quick else 7, 2.0 if quick else 10.0, python)
         ours = Spread.of((1e3 * s for s in taken["bellrock"]), digits=1)
         change_s = ours.median / 1e3
         theirs: Spread | str = "–"
@@ -71,7 +76,7 @@ def table(quick: bool, python: Path | None) -> Table:
         if "torchft" in taken:
             theirs = Spread.of((1e3 * s for s in taken["torchft"]), digits=1)
             ratio = ratios(taken, "bellrock", "torchft")
-        rows.append([count, ours, theirs, ratio, "0", f"{100 * share:.1f} %"])
+        rows.append([count, ours, theirs, ratio, "0", *(f"{100 * share:.1f} %" for share in shares)])
     return Table(
         number=4,
         title="The control plane",
@@ -84,11 +89,16 @@ def table(quick: bool, python: Path | None) -> Table:
             "torchft: a quorum round, ms",
             "change / round",
             "Bellrock: waits of a step for the lighthouse",
-            "Bellrock: of one core, beats at lease / 3 of 2 s and a step a second",
+            *(f"Bellrock: of a core, lease {lease_s:g} s" for lease_s in LEASES_S),
         ],
         rows=rows,
         targets=[
             ("a change at 1,024 groups in at most 250 ms", change_s <= CHANGE_S),
-            ("at most 10 % of one core at 1,024 groups and a step a second", share <= SHARE),
+            ("at most 10 % of a core at 1,024 groups and a step a second, lease 2 s", shares[0] <= SHARE),
+        ],
+        notes=[
+            "of a core: everybody beats at a third of the lease, a step is told every second; nearly all is beats",
+            "a change ends with two messages to and one from each member; the simulated groups, one process on the "
+            "other core, are part of the time",
         ],
     )

@@ -56,7 +56,7 @@ def stalls(mb: int, python: Path | None) -> dict[str, float]:
     """By run: seconds that the survivors' steps took longer than usual in all, while the replacement healed."""
     with stage() as (children, _):
         result = {}
-        for run in runs(children, SLOT_S, python, mb):
+        for run in runs(children, SLOT_S, python, mb, ("torchft",)):
             run.until_all_contribute(time.time())
             result[run.key] = stall(run, NAMES[-1])
         return result
@@ -88,8 +88,8 @@ def stall(run: Sleepers, victim: str) -> float:
 
 def table(quick: bool, python: Path | None) -> Table:
     """Measures all of it."""
-    mb = 128 if quick else 1024
-    rounds = [transfers(mb, 2 if quick else 4, python) for _ in range(2 if quick else 4)]
+    mb = 64 if quick else 1024
+    rounds = [transfers(mb, 2 if quick else 4, python) for _ in range(1 if quick else 4)]
     waited = stalls(mb, python)
     rows: list[list[str | int | Spread]] = []
     parts: dict[str, tuple[Spread, Spread]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -31,6 +32,7 @@ from bench.sleepers import (
 from bench.tables import Table
 
 SEED = 1
+TUNINGS = {"torchft": DEFAULT, "torchft-tuned": TUNED}
 SLOT_S = 0.1
 STALL_S = 0.15
 REPLACED_S = 3.0
@@ -105,12 +107,17 @@ def _stall(steps: list[Line], at: float, slot_s: float) -> tuple[float, float]:
     return stall_s - usual_s, max(0, count - usual_count) * slot_s
 
 
-def runs(children: Children, slot_s: float, python: Path | None, ballast_mb: int = 0) -> list[Sleepers]:
-    """All contestants, started. ballast_mb: of weights that are healed and never change."""
+def runs(
+    children: Children,
+    slot_s: float,
+    python: Path | None,
+    ballast_mb: int = 0,
+    tunings: Sequence[str] = ("torchft", "torchft-tuned"),
+) -> list[Sleepers]:
+    """All contestants, started. ballast_mb: of weights that are healed and never change; tunings: of torchft."""
     started: list[Sleepers] = [BellrockSleepers(children, "bellrock", slot_s, ballast_mb)]
     if python is not None:
-        started.append(TorchftSleepers(children, "torchft", slot_s, ballast_mb, python, DEFAULT))
-        started.append(TorchftSleepers(children, "torchft-tuned", slot_s, ballast_mb, python, TUNED))
+        started += [TorchftSleepers(children, key, slot_s, ballast_mb, python, TUNINGS[key]) for key in tunings]
     return started
 
 
@@ -129,7 +136,7 @@ def measure(kills: int, python: Path | None) -> dict[str, list[Loss]]:
 
 def table(quick: bool, python: Path | None) -> Table:
     """Measures all of it."""
-    losses = measure(2 if quick else 10, python)
+    losses = measure(1 if quick else 10, python)
     ours = losses["bellrock"]
     rows: list[list[str | int | Spread]] = []
     for key, own in losses.items():
@@ -173,6 +180,7 @@ def table(quick: bool, python: Path | None) -> Table:
         notes=[
             "torchft's DistributedDataParallel is corrected: as it is, its hook ends the survivors' processes when a "
             "collective fails",
+            "the process's start: of Bellrock's warm standby (its default) the moment at which it was told to go on",
             "torchft-tuned: lighthouse with " + " ".join(TUNED.flags) + f", manager's timeouts {TUNED.timeout_s:g} s",
         ],
     )

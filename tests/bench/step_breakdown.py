@@ -1,7 +1,7 @@
 """Table 6: where the protocol's own time goes in one step, and the limit that it could reach.
 
 Bellrock's ranks tell when each phase of a step ends (the library's observer). In the same run, in turn, what the parts
-cannot do without is measured alone: a gather of the record over gloo, a message there and back over a bare gRPC stream,
+cannot do without is measured alone: a gather of the record over gloo, a message there and back over a bare socket,
 a copy and a norm of the gradients. A plain job beside them says what compute and the reduction take in any case.
 """
 

@@ -393,6 +393,7 @@ class Agent(Checked, RuleBasedStateMachine):
                 version=version,
                 cursor=cursor,
                 slots=slots,
+                step_slots=SLOTS,
                 rendezvous=("r:0", "r:1"),
                 sources=() if version == self.script.state.stand.version else (source("b"),),
             )

@@ -75,6 +75,7 @@ class Watch(Notes):
         self.told_kinds: Counter[str] = Counter()
         self.exits: list[tuple[str, int, str]] = []
         self.cold: list[int] = []
+        self._store: Store | None = None
         self._entered: dict[tuple[str, int], int] = {}
         self._floors: dict[tuple[str, int], int] = {}
         self._fenced: set[tuple[str, int]] = set()
@@ -238,6 +239,9 @@ class Watch(Notes):
             self._finished_at(effect.version)
         if isinstance(effect, StoreBase):
             number, version = effect.number, effect.version
+            if store is not self._store:  # a store that was lost: what others are at work on is not in this one
+                self._store = store
+                self.cold += [number] if self.bases else []
             self.note(f"base of {number} is {version}{' (reported)' if effect.reported else ''}")
             if self.bases.setdefault(number, version) != version:
                 self.broken(f"generation {number} has bases {version} and {self.bases[number]}")

@@ -3,7 +3,7 @@
 One `Communicator` is the collectives of one (generation, shard, rendezvous). Operations match by their order at each
 member, as with gloo and NCCL. An operation can complete only after every member has launched it; when a member leaves
 (dies, abandons, closes), those waiting for it may be told soon, late, or never; an operation that all had launched may
-still complete at some members and fail at others.
+still complete at some members and fail at others. What a member has left may still be written to, some time later.
 """
 
 from __future__ import annotations
@@ -80,8 +80,13 @@ class Communicator:
             if len(self.names) < self.size:
                 self._tell(at, lost, "a member left while it opened")
         for operation in self._operations:
-            operation.waiting.pop(place, None)
+            mine = operation.waiting.pop(place, None)
             complete = len(operation.launched) == self.size
+            if (
+                mine is not None and complete and self._unkind and self._chance() < 0.3
+            ):  # a late write into what it left
+                payloads = tuple(operation.launched[p] for p in range(self.size))
+                self._engine.after(self._engine.chance("collectives").uniform(0.0, 0.5), mine[0], payloads)
             for at, (_, lost) in list(operation.waiting.items()):
                 if not complete and place not in operation.launched:
                     self._tell(at, lost, "connection closed by peer", operation)

@@ -129,7 +129,8 @@ class Healing:
         if turn != self._turn:
             return
         rank = self._rank
-        if any(name.end == message.version for name in self.held):  # told to be applied, and not taken yet
+        waits = any(name.end == message.version for name in self.held)
+        if waits and rank.book.version != message.version:  # the one before has not been taken yet
             rank.later(0.01, self._fetch, message, turn, told)
             return
         sources = [r for r in self._sources(message.sources) if not r.stopped]

@@ -8,11 +8,11 @@ _batch = of("lighthouse/batch.py")
 _change = of("lighthouse/core_change.py")
 _plan = of("lighthouse/core_plan.py")
 _lighthouse = of("lighthouse/core_state.py")
-_work = of("replica/agent_plan.py")
 _step = of("replica/agent_step.py")
 _agent_plan = of("replica/agent_plan.py")
 _session = of("replica/agent_session.py")
 _roster = of("replica/roster.py")
+_work = of("replica/work.py")
 
 DATA: tuple[Mutation, ...] = (
     # ---- the policy
@@ -77,15 +77,26 @@ DATA: tuple[Mutation, ...] = (
         "version=merged.end, cursor=state.stand.cursor)",
         "version=merged.end, cursor=stand.cursor)",
     ),
-    _work("the data is always at its beginning", "contributors(roster), stand.cursor)", "contributors(roster), 0)"),
-    _work(
+    _agent_plan(
+        "the data is always at its beginning", "contributors(roster), stand.cursor)", "contributors(roster), 0)"
+    ),
+    _agent_plan(
         "every member brings slots",
         "state.batch.step_slots(contributors(roster), ",
         "state.batch.step_slots(len(roster), ",
     ),
+    _agent_plan("the deal of a base is not heard", "has_newcomers(roster), base)", "has_newcomers(roster))"),
     _agent_plan(
-        "the base's size is not heard", "step_slots=base.step_slots or work.step_slots)", "step_slots=work.step_slots)"
+        "the last step is not the last",
+        "last=not farewell and state.batch.through(",
+        "last=False and state.batch.through(",
     ),
+    _agent_plan(
+        "the data is through a step too soon",
+        "state.batch.through(stand.cursor + step_slots)",
+        "state.batch.through(stand.cursor + 2 * step_slots)",
+    ),
+    _work("the end of the data is not told", "stop=stop or book.work.last,", "stop=stop,"),
     _agent_plan(
         "the start of a switch has no cursor", "version=stand.version, cursor=stand.cursor)", "version=stand.version)"
     ),

@@ -10,7 +10,6 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from lighthouse.batch import batch_policy
 from lighthouse.values import EntryName
 from replica.rollcall import pack, unpack
 from replica.values import (
@@ -66,7 +65,6 @@ class Rank:
         self.stopped = False
         self.book = Book()
         self.weights = group.initial
-        self._batch = batch_policy(world.setup())
         self.sum: list[tuple[int, int]] = []
         self.wants_stop = False
         self.stop = False
@@ -226,11 +224,10 @@ class Rank:
             self.book = opened(self.book, self.book.ready)
         work = self.book.work
         assert work is not None
-        through = not work.farewell and self._batch.through(work.cursor + work.step_slots)
         said = record(
             self.book,
             self.book.heals,
-            stop=self.wants_stop or through,
+            stop=self.wants_stop,
             loss_sum=1.0 * len(self.sum),
             tokens=10 * len(self.sum),
             grad_sq=float(len(self._reduced or ())),

@@ -297,9 +297,9 @@ def _(stage: Stage) -> None:
 # ---- collectives, votes, weights -----------------------------------------------------------------------------------
 
 
-@act("the (reduce|roll call) of step N completes at RANKS only")
-def _(stage: Stage, kind: str, step: str, ranks: str) -> None:
-    stage.only[REDUCE if kind == "reduce" else ROLL_CALL, int(step)] = ranks_of(stage, ranks)
+@act("the (reduce|roll call) of step N completes (?:at RANKS only|nowhere)")
+def _(stage: Stage, kind: str, step: str, ranks: str | None) -> None:
+    stage.only[REDUCE if kind == "reduce" else ROLL_CALL, int(step)] = ranks_of(stage, ranks or "")
 
 
 @act("collectives work again")

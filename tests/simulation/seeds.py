@@ -36,6 +36,10 @@ FINISH_S = 30.0
 """A run that is asked to stop has finished, and everybody has left with success, within so many virtual seconds."""
 
 
+KEPT = 3
+"""Entries in the log of a rank that serves nobody: that of the last step, and of one or two in hand."""
+
+
 def replay_command(seed: int) -> str:
     """What a person types to see a seed again."""
     return f"PYTHONPATH=.:tests .venv/bin/python -m simulation.seeds --seed {seed}"
@@ -72,6 +76,13 @@ def recover(world: World) -> None:
     while world.engine.now < deadline and world.watch.ended is None:
         world.run(0.5)
         if not missing(world, calm_since):
+            world.run(1.0)
+            if leftovers(world):  # of an earlier lighthouse, or since it is away: that has a deadline
+                world.run(1.5 * world.spec.connect_s)
+            left = leftovers(world)
+            if left:
+                world.watch.broken("; ".join(left))
+                world.watch.raise_broken()
             return
         if hopeless(world):
             if world.watch.told_kinds["asked"] or world.beacons[-1].state.hold not in HOLDS:
@@ -83,6 +94,18 @@ def recover(world: World) -> None:
         lacks = missing(world, calm_since)
         world.watch.broken(f"not recovered {RECOVER_S:g} s after the last fault: {'; '.join(lacks)}")
         world.watch.raise_broken()
+
+
+def leftovers(world: World) -> list[str]:
+    """What ranks still hold for others though everybody is at full strength, and nobody heals."""
+    if not world.beacons:  # a crash was in store for its next write
+        return ["no lighthouse is up"]
+    beacon = world.beacons[-1]
+    asked = {keeping.heal for keeping in beacon.state.kept} | {g.heal for g in beacon.state.groups.values()}
+    ranks = [rank for g in world.groups.values() if g.agent is not None for rank in g.ranks if rank.alive]
+    held = [(rank.group.label, heal) for rank in ranks for heal in rank.healing.owed if heal not in asked]
+    long = [rank.group.label for rank in ranks if len(rank.healing.log) > KEPT and not rank.healing.owed]
+    return [f"{x} holds what heal {h} needed" for x, h in held] + [f"the log of {x} grows" for x in long]
 
 
 def hopeless(world: World) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from simulation.scenario import ScenarioError, retold, scenarios, tell
+from simulation.scenario import FOLDER, ScenarioError, retold, scenarios, tell
 
 
 @pytest.mark.parametrize("path", scenarios(), ids=lambda path: path.stem)
@@ -32,3 +33,10 @@ def test_what_never_happens_is_an_error() -> None:
 def test_a_wrong_claim_is_an_error() -> None:
     with pytest.raises(ScenarioError, match="A paused for"):
         tell("a run of A B\nuntil all commit step 2\nA has not paused for 0.1 s\n", "x")
+
+
+def test_every_story_that_the_index_names_is_there() -> None:
+    index = (FOLDER / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\b(?:[a-z]\d\d[a-z]?|takeover)\b", index))
+    assert len(named) > 70
+    assert named <= {path.stem.split("_")[0] for path in scenarios()}

@@ -158,7 +158,9 @@ def _form(state: SmallState) -> tuple[SmallState, list[Effect]]:
         StoreBase(number=number, version=ROOT, cursor=0),
         Tell(kind="formed", number=number, version=ROOT, fields={"members": str(len(roster))}),
     ]
-    base = Base(number=number, roster=change, version=ROOT, cursor=0, slots=(), rendezvous=("127.0.0.1:1",))
+    base = Base(
+        number=number, roster=change, version=ROOT, cursor=0, slots=(), step_slots=1, rendezvous=("127.0.0.1:1",)
+    )
     effects += [Send(conn=group.conn, message=base) for group in state.groups.values()]
     return msgspec.structs.replace(state, number=number), effects
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_script import Script, members, merged_step, source, whole
+from agent_script import Script, members, merged_step, source
 
 from lighthouse.values import ROOT, Abandon, Ready, Role, RosterChange, Start, Version
 from replica.values import RankOpened
@@ -77,7 +77,18 @@ def test_who_applied_an_entry_does_not_know_how_the_next_step_was_dealt() -> Non
     assert (script.report.answers, script.report.step_slots) == ((), 0)
 
 
-def test_a_base_of_whole_roster_needs_no_size() -> None:
-    script = Script().begins(setup=ELASTIC)
-    script.based(change=whole(members("a", "b", "c")), slots=(0, 1))
-    assert script.goes().work.step_slots == 6
+def test_the_step_with_which_the_data_is_through_is_the_last() -> None:
+    script = Script().begins(setup={"data_slots": "11"})
+    script.based()
+    assert not script.goes().work.last
+    assert script.commits().next.last, "of the three slots that are left after it no step is made"
+    commit = script.commits(stop=True)
+    assert commit.next.farewell and not commit.next.last
+
+
+def test_a_step_that_is_dealt_anew_is_the_last_by_its_own_size() -> None:
+    """Eleven slots are left: with one after it no step is made, with three one is."""
+    for size, last in ((10, True), (8, False)):
+        script = Script().begins(setup={**ELASTIC, "data_slots": "11"})
+        script.based(step_slots=size)
+        assert script.goes().work.last is last

@@ -313,5 +313,9 @@ def test_a_start_passed_between_hello_and_welcome_is_not_forgotten() -> None:
 def test_base_while_leaving_is_refused() -> None:
     script = in_step()
     script.told(Leave(reason="evicted", success=False))
-    script.told(Base(number=8, roster=whole(members("a")), version=ROOT, cursor=0, slots=(), rendezvous=("x", "y")))
+    script.told(
+        Base(
+            number=8, roster=whole(members("a")), version=ROOT, cursor=0, slots=(), step_slots=4, rendezvous=("x", "y")
+        )
+    )
     assert len(script.downs(Go)) == 1 and script.downs(Quit)[-1].success is False

@@ -11,6 +11,7 @@ import pytest
 import tyro
 
 from lighthouse.auth import read_token
+from lighthouse.deadlines import ROWS
 from lighthouse.program import LighthouseOptions
 from trainer.cli import split_command, token_file
 from trainer.commands import Command, DemoCommand, GroupCommand, RunCommand, StatusCommand, command_line
@@ -148,3 +149,29 @@ def test_a_taken_port_is_told() -> None:
         taken.listen()
         with pytest.raises(FixTheConfiguration, match="give another port"):
             check_port_is_free(taken.getsockname()[1])
+
+
+def test_deadlines_are_explained_before_the_lighthouse_listens(tmp_path: Path) -> None:
+    env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": "", "COLUMNS": "200"}
+    flags = ("--port", "0", "--lease-s", "4", "--explain")
+    process = subprocess.Popen(bellrock_argv("lighthouse", *flags), env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        told = ""
+        for line in process.stdout:
+            told += line
+            if "listening on" in line:
+                break
+        for name in ("lease_s", "stall_patience_s", "connect_s", *(row.name for row in ROWS)):
+            assert f" {name} " in told
+        assert "4 s" in told and "lease_s × 1.5" in told and "who others wait for is evicted" in told
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def test_deadlines_that_contradict_each_other_are_told(tmp_path: Path) -> None:
+    wrong = bellrock("run", "--connect-s", "600", cwd=tmp_path)
+    assert wrong.returncode == 2 and "raise stall_patience_s to 120" in " ".join(wrong.stderr.replace("│", "").split())
+    wrong = bellrock("group", "--name", "g0", "--lease-s", "-1", cwd=tmp_path)
+    assert wrong.returncode == 2

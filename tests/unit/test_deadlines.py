@@ -76,7 +76,7 @@ def test_the_table_has_all_of_them() -> None:
     told = list(explain(Knobs(lease_s=4.0)))
     assert [name for name, *_ in told] == [*KNOBS, *fields]
     assert told[0][:3] == ("lease_s", "4 s", "set by you")
-    assert ("drain_s", "60 s", "stall_patience_s") in [row[:3] for row in told]
+    assert ("drain_s", "60 s", "connect_s") in [row[:3] for row in told]
     assert ("yield_s", "6 s", "lease_s × 1.5") in [row[:3] for row in told]
     assert all(all(row) for row in told)
 

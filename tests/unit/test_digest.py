@@ -42,7 +42,8 @@ def reference(tensor: torch.Tensor) -> int:
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 70_001])
 def test_the_sum_is_the_one_described(dtype: torch.dtype, size: int) -> None:
     tensor = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
-    assert tensor_digest(tensor) == reference(tensor)
+    assert tensor_digest(tensor, summed=True) == reference(tensor)
+    assert tensor_digest(tensor) != tensor_digest(torch.cat([tensor, tensor.new_zeros(1)]))
 
 
 def flipped(tensor: torch.Tensor, bit: int, at: int) -> torch.Tensor:
@@ -66,36 +67,42 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_changes_it(change: str) -> None:
+def test_a_change_changes_it(change: str, summed: bool) -> None:
     tensor = torch.randn(BIG, generator=torch.Generator().manual_seed(0))
     other = CHANGES[change](tensor)
     assert other.numel() == tensor.numel()
-    assert tensor_digest(other) != tensor_digest(tensor)
+    assert tensor_digest(other, summed=summed) != tensor_digest(tensor, summed=summed)
 
 
-def test_words_that_differ_in_their_signs_alone_cannot_change_places() -> None:
+@pytest.mark.parametrize("summed", [False, True])
+def test_words_that_differ_in_their_signs_alone_cannot_change_places(summed: bool) -> None:
     """Multiplying by odd numbers is blind to this; hence the mixing."""
     signs = torch.randint(0, 2, (5000,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
-    assert tensor_digest(signs) != tensor_digest(signs.flip(0))
-    assert tensor_digest(torch.tensor([1.0, -1.0]).double()) != tensor_digest(torch.tensor([-1.0, 1.0]).double())
+    assert tensor_digest(signs, summed=summed) != tensor_digest(signs.flip(0), summed=summed)
+    assert tensor_digest(torch.tensor([1.0, -1.0]).double(), summed=summed) != tensor_digest(
+        torch.tensor([-1.0, 1.0]).double(), summed=summed
+    )
 
 
-def test_zeros_and_constants_of_different_length_differ() -> None:
-    seen = {tensor_digest(torch.full((n,), value)) for n in (2, 4, 8) for value in (0.0, 0.5, -0.0)}
+@pytest.mark.parametrize("summed", [False, True])
+def test_zeros_and_constants_of_different_length_differ(summed: bool) -> None:
+    seen = {tensor_digest(torch.full((n,), value), summed=summed) for n in (2, 4, 8) for value in (0.0, 0.5, -0.0)}
     assert len(seen) == 9
 
 
-def test_layout_alignment_and_threads_do_not_matter() -> None:
+@pytest.mark.parametrize("summed", [False, True])
+def test_layout_alignment_and_threads_do_not_matter(summed: bool) -> None:
     tensor = torch.randn(333, 601, generator=torch.Generator().manual_seed(0))
-    expected = tensor_digest(tensor)
+    expected = tensor_digest(tensor, summed=summed)
     shifted = torch.empty(tensor.numel() + 1)[1:].view(333, 601).copy_(tensor)
-    assert tensor_digest(shifted) == expected
-    assert tensor_digest(tensor.t().contiguous().t()) == expected
+    assert tensor_digest(shifted, summed=summed) == expected
+    assert tensor_digest(tensor.t().contiguous().t(), summed=summed) == expected
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        assert tensor_digest(tensor) == expected
+        assert tensor_digest(tensor, summed=summed) == expected
     finally:
         torch.set_num_threads(threads)
 

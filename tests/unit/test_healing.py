@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+import pytest
 import torch
 from torch import nn
 
@@ -16,7 +18,7 @@ from replica.patience import InForce
 from replica.snapshot import Snapshot
 from replica.state import TrainingState
 from replica.transfer_server import WeightServer
-from replica.values import Fetch, Held, Load, Loaded, Merged, Moved, RankUp
+from replica.values import Fetch, FetchFailed, Held, Load, Loaded, Merged, Moved, RankUp, UpToDate
 
 TOKEN = b"a secret of the run"
 DEADLINE_S = 20.0
@@ -60,11 +62,10 @@ def test_a_load_tells_how_far_it_is() -> None:
     assert moves[0].bytes <= loaded.bytes == 300 * 301 * 4
 
 
-def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost() -> None:
-    """The agent gives its verdict and asks for the next entry; a busy training thread applies the first much later."""
+@contextmanager
+def following() -> Iterator[tuple[Healing, EntryLog, tuple[Source, ...], queue.SimpleQueue[RankUp]]]:
+    """A rank's healing, the log of its donor, where that is served, and what the rank says."""
     donor, mine, model = EntryLog(), EntryLog(), nn.Linear(2, 2)
-    for step in (4, 5):
-        donor.keep(entry(step))
     server = WeightServer("127.0.0.1", TOKEN, donor)
     said: queue.SimpleQueue[RankUp] = queue.SimpleQueue()
     healing = Healing(
@@ -80,7 +81,17 @@ def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost()
         say=said.put,
     )
     try:
-        sources = (Source(name="g0", weights=(server.address,)),)
+        yield healing, donor, (Source(name="g0", weights=(server.address,)),), said
+    finally:
+        healing.close()
+        server.close()
+
+
+def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost() -> None:
+    """The agent gives its verdict and asks for the next entry; a busy training thread applies the first much later."""
+    with following() as (healing, donor, sources, said):
+        for step in (4, 5):
+            donor.keep(entry(step))
         healing.fetch(Fetch(version=Version(4, 3), sources=sources))
         assert said.get(timeout=DEADLINE_S) == Held(name=entry(4).name, merged=entry(4).merged)
         healing.fetch(Fetch(version=Version(5, 3), sources=sources))
@@ -89,6 +100,25 @@ def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost()
         assert healing.take(entry(4).name).buckets[0][0] == 5.0
         assert said.get(timeout=DEADLINE_S) == Held(name=entry(5).name, merged=entry(5).merged)
         assert healing.take(entry(5).name).buckets[0][0] == 6.0
-    finally:
-        healing.close()
-        server.close()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_entry_that_leads_to_a_step_committed_here_keeps_nobody_waiting(late: bool) -> None:
+    """A rank fetched the entry of a step, entered a generation meanwhile, and committed that step itself. Later it is a
+    step behind: it must not wait for the old entry to be applied first."""
+    with following() as (healing, donor, sources, said):
+        if not late:
+            donor.keep(entry(4))
+        healing.fetch(Fetch(version=Version(4, 3), sources=sources))
+        if not late:
+            assert said.get(timeout=DEADLINE_S) == Held(name=entry(4).name, merged=entry(4).merged)
+        healing.settle(Version(5, 3))
+        for step in (4, 5):
+            donor.keep(entry(step))
+        if late:
+            assert said.get(timeout=DEADLINE_S).__class__ in (Held, FetchFailed, UpToDate)
+        healing.fetch(Fetch(version=Version(5, 3), sources=sources))
+        wanted = Held(name=entry(5).name, merged=entry(5).merged)
+        while said.get(timeout=DEADLINE_S) != wanted:
+            pass
+        assert healing.take(entry(5).name).buckets[0][0] == 6.0

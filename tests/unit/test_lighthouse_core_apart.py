@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from lighthouse_script import FIRST, Script
 
-from lighthouse.core_apart import ANSWER_S, TRIES
+from lighthouse.core_apart import TRIES
 from lighthouse.core_record import APART_TRIES
 from lighthouse.core_values import Hold
+from lighthouse.deadlines import DEFAULTS
 from lighthouse.values import Base, Beat, CaughtUp, Heal, HealFailed, Leave, Probe, Probed, Report, Version
 
 AT_1 = Version(1, FIRST)
@@ -97,7 +98,7 @@ def test_who_does_not_answer_is_not_waited_for_long() -> None:
     script = stalled("g1", "g2", "g3")
     number = script.sent("g1", Probe)[-1].number
     script.says("g1", Probed(number=number, unreached=("g2",)))
-    for _ in range(int(ANSWER_S) + 1):
+    for _ in range(int(DEFAULTS.answers_s) + 1):
         script.passes(1.0)
         for name in ("g1", "g2", "g3"):
             script.says(name, Beat(version=AT_1))

@@ -18,7 +18,7 @@ from scripted import ROOT_FOLDER, is_there, until
 from replica.environment import NotARankError, RankEnvironment, read_environment, write_environment
 from replica.output import Output
 from replica.processes import kin
-from replica.ranks import Ranks, last_traceback
+from replica.ranks import Ranks, free_port, last_traceback
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -257,3 +257,11 @@ def test_environment_there_and_back() -> None:
         read_environment({})
     with pytest.raises(NotARankError, match="BELLROCK_SHARDS is 'two'"):
         read_environment({**variables, "BELLROCK_SHARDS": "two"})
+
+
+def test_a_port_for_later_is_none_that_is_given_to_whoever_wants_any() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = [free_port("127.0.0.1") for _ in range(50)]
+    assert all(1024 < port < lowest for port in ports) and len(set(ports)) > 25
+    with pytest.raises(OSError, match="assign"):
+        free_port("192.0.2.1")

@@ -126,7 +126,9 @@ def test_an_empty_envelope_and_an_unknown_word_are_errors() -> None:
 def _base() -> Any:
     member = Member(name="g1", incarnation=1, role=Role.SPARE)
     roster = RosterChange(previous=0, joined=(member,))
-    return Base(number=5, roster=roster, version=Version(1, 2), cursor=8, slots=(1, 2), rendezvous=("h:1",))
+    return Base(
+        number=5, roster=roster, version=Version(1, 2), cursor=8, slots=(1, 2), step_slots=6, rendezvous=("h:1",)
+    )
 
 
 def test_a_number_too_large_for_the_wire_is_refused() -> None:

@@ -191,3 +191,10 @@ def test_a_record_says_what_was_summed() -> None:
     book = summed(heard(Book(), go()))
     said = record(book, (), tokens=3)
     assert (said.slots, said.tokens, said.version, said.generation) == ((0, 1), 3, V0, 5)
+
+
+def test_the_end_of_the_data_asks_to_stop() -> None:
+    last = msgspec.structs.replace(work(), last=True)
+    book = summed(heard(Book(), Go(work=last, rendezvous="x:1")))
+    assert record(book, ()).stop and record(summed(heard(Book(), go())), (), stop=True).stop
+    assert not record(summed(heard(Book(), go())), ()).stop

@@ -3,8 +3,8 @@
 One process stands for all groups: each has a Session of its own (a few to a connection), is told what agents are told,
 and answers what agents answer when nothing else fails. It takes messages as bytes, since what it costs itself counts
 as the lighthouse's. A turn with "kill" has one group say that it died; the seconds are those until the last survivor
-was told the base of the next generation. A turn with "beat_s" lets everybody beat as agents do, and the first member
-tell of a step a second, for so long.
+was told the base of the next generation. A turn with "beat_s" and "lease_s" lets everybody beat as
+agents with that lease do, and the first member tell of a step a second, for so long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METHOD = "/bellrock.lighthouse.Lighthouse/Session"
 SESSIONS_A_CONNECTION = 32
 WELCOME, ABANDON, BASE = 1, 4, 5
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
-LEASE_S = 2.0
+SETTLE_S, SETTLE_LEASE_S = 2.0, 2.0
 
 
 class Group:
@@ -133,13 +133,13 @@ class Fleet:
         await self._first_step()
         return took
 
-    async def beat(self, seconds: float) -> None:
+    async def beat(self, seconds: float, lease_s: float) -> None:
         """Everybody beats at a third of the lease, spread evenly; the first member tells of one step a second."""
         alive = [group for group in self.groups if group.alive]
         began = next_step = time.perf_counter()
         number = 0
         while (now := time.perf_counter()) < began + seconds:
-            due = int((now - began) * len(alive) / (LEASE_S / 3))
+            due = int((now - began) * len(alive) / (lease_s / 3))
             message = UP.wrap(Beat(version=self.version)).SerializeToString()
             while number < due:
                 await alive[number % len(alive)].say(message)
@@ -169,7 +169,7 @@ class Fleet:
                 base = DOWN.unwrap(LighthouseMessage.FromString(self._bases[group.name]))
                 self.number, self.start, group.slots = base.number, base.version, base.slots
         await self.commit([group for group in self.groups if group.alive])
-        await self.beat(2.0)
+        await self.beat(SETTLE_S, SETTLE_LEASE_S)
 
 
 def main() -> None:
@@ -180,7 +180,7 @@ def main() -> None:
     turn = Performer(turns, f"{name}/fleet")
     while turn.next():
         if beat_s := turn.wishes.get("beat_s"):
-            loop.run_until_complete(fleet.beat(beat_s))
+            loop.run_until_complete(fleet.beat(beat_s, turn.wishes["lease_s"]))
         else:
             turn.notes = {"change_s": loop.run_until_complete(fleet.kill())}
 

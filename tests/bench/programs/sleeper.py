@@ -1,7 +1,8 @@
 """What the jobs of the benchmarks that lose groups have in common: a small model, compute that is a sleep, a diary.
 
 A line of the diary FOLDER/GROUP.diary is an event with the time (seconds since 1970), written by the group's process:
-started (when the process was started), ready (imported and built: it could train), begun (a microbatch), committed.
+started (when the process was started, or a standby told to go on), ready (imported and built: it could train), begun (a
+microbatch), committed.
 Imported by programs of other environments: torch and the standard library only.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.programs.beginning import STARTED
 from torch import Tensor, nn
 
 
@@ -22,19 +24,12 @@ class Diary:
 
     def __init__(self, folder: str, group: str) -> None:
         self._file = os.open(Path(folder) / f"{group}.diary", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self.note("started", at=process_started())
+        self.note("started", at=STARTED)
 
     def note(self, event: str, at: float | None = None, **fields: Any) -> None:
         """Writes one event, of now unless `at` is given."""
         line = {"time_s": time.time() if at is None else at, "pid": os.getpid(), "event": event, **fields}
         os.write(self._file, json.dumps(line).encode() + b"\n")
-
-
-def process_started() -> float:
-    """When this process was started, in seconds since 1970."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-    return time.time() - (uptime_s - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 class SmallModel(nn.Module):

@@ -1,0 +1,154 @@
+"""A run that heals a large state again and again: what it costs the healthy, and where a joiner's time goes.
+
+Two groups train; a third is killed (SIGKILL) and heals from them, in cold starts and in warm ones. A step's compute is
+a sleep, as a GPU would leave the CPU free. Everything is read from the groups' ledgers.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import Cluster
+
+JOB = Path(__file__).with_name("heal_job.py")
+HEALTHY = ("g0", "g1")
+JOINER = "g2"
+PARTS = ("start_s", "import_s", "build_s", "transfer_s", "replay_s", "switch_s")
+PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How large the state is, how long a step, and how often the joiner heals, cold and warm."""
+
+    mb: int
+    trained_mb: int
+    sleep_s: float
+    quiet_steps: int
+    heals: int
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """Seconds of the healthy groups' steps before, during and after heals; ways of joiners; a donor's extra bytes."""
+
+    before: list[float] = field(default_factory=list)
+    during: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    ways: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {"cold": [], "warm": []})
+    donor_extra: int = 0
+
+
+class Memory:
+    """Watches the anonymous memory of the healthy groups' ranks."""
+
+    def __init__(self, run: Cluster) -> None:
+        self._pids = [pid for name in HEALTHY for pid in run.rank_pids(name).values()]
+        self._before = [self._of(pid) for pid in self._pids]
+        self.extra = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> int:
+        """The most that any of them took above what it had at first, in bytes."""
+        self._over.set()
+        self._thread.join()
+        return self.extra
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.02):
+            for pid, before in zip(self._pids, self._before, strict=True):
+                self.extra = max(self.extra, self._of(pid) - before)
+
+    def _of(self, pid: int) -> int:
+        with open(f"/proc/{pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+
+
+def run_heals(folder: Path, shape: Shape) -> Outcome:
+    """Carries out the whole run, and reads what it cost."""
+    run = Cluster(folder, "--lease-s", "5", "--groups-wanted", "2", "--stall-patience-s", "120", job=JOB)
+    outcome = Outcome()
+    try:
+        run.lighthouse()
+        flags = ("--mb", str(shape.mb), "--trained-mb", str(shape.trained_mb), "--sleep-s", str(shape.sleep_s))
+        for name in HEALTHY:
+            run.group(name, *flags)
+        windows = [_quiet(run, shape)]
+        memory = Memory(run)
+        for kind in ("cold", "warm"):
+            standby = "warm" if kind == "warm" else "none"
+            run.group(JOINER, *flags, flags=("--standby", standby), key=f"{JOINER} {kind}")
+            _until_ways(run, 1)
+            for number in range(2, 2 + shape.heals - (kind == "cold")):
+                if kind == "warm":
+                    ready = lambda number=number: run.log(f"{JOINER} warm").count("standby_ready") >= number - 1  # noqa: E731
+                    run.until(ready, "a standby is ready", PATIENCE_S)
+                run.kill_rank(JOINER)
+                _until_ways(run, number)
+            for way in _ways(run):
+                outcome.ways["warm" if way["warm"] else "cold"].append(way)
+            run.kill(f"{JOINER} {kind}")
+            run.wait_exit(f"{JOINER} {kind}")
+            (folder / f"{JOINER}.ledger").rename(folder / f"{JOINER}.{kind}")
+            windows.append(_quiet(run, shape))
+        outcome.donor_extra = memory.close()
+        (run.out / "enough").touch()
+        for name in HEALTHY:
+            assert run.wait_exit(name) == 0, run.logs()
+        _sort_steps(run, outcome, windows)
+        return outcome
+    finally:
+        run.close()
+
+
+def _ways(run: Cluster) -> list[dict[str, Any]]:
+    return [line for line in run.ledger(JOINER) if line["event"] == "split"]
+
+
+def _until_ways(run: Cluster, count: int) -> None:
+    run.until(lambda: len(_ways(run)) >= count, f"{JOINER} has come back {count} times", PATIENCE_S)
+
+
+def _commits(run: Cluster, name: str) -> list[float]:
+    return [line["time_s"] for line in run.ledger(name) if line["event"] == "commit"]
+
+
+def _quiet(run: Cluster, shape: Shape) -> tuple[float, float]:
+    """Waits for steps of the two healthy groups alone; the window in which they were made."""
+    settled = len(_commits(run, HEALTHY[0])) + 3
+    count = settled + shape.quiet_steps
+    run.until(lambda: len(_commits(run, HEALTHY[0])) > count, "quiet steps", PATIENCE_S)
+    times = _commits(run, HEALTHY[0])
+    return times[settled], times[count]
+
+
+def _sort_steps(run: Cluster, outcome: Outcome, quiet: list[tuple[float, float]]) -> None:
+    """Before: the first quiet window; after: the later ones. During: from the joiner's attaching to its contribution.
+
+    The joiner's import and build are left out: they are another machine's. So are the steps in which a member was lost.
+    """
+    heals = [
+        (way["time_s"] - way["transfer_s"] - way["replay_s"] - way["switch_s"], way["time_s"])
+        for kind in outcome.ways.values()
+        for way in kind
+    ]
+    for name in HEALTHY:
+        times = _commits(run, name)
+        for began, ended in zip(times[:-1], times[1:], strict=True):
+            if any(low <= ended and began <= high for low, high in heals):
+                outcome.during.append(ended - began)
+            elif quiet[0][0] <= began and ended <= quiet[0][1]:
+                outcome.before.append(ended - began)
+            elif any(low <= began and ended <= high for low, high in quiet[1:]):
+                outcome.after.append(ended - began)
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Median, least, most and count."""
+    return {"median": statistics.median(values), "least": min(values), "most": max(values), "count": len(values)}

@@ -1,0 +1,51 @@
+"""A snapshot is of the moment at which it was staged, though it is copied beside the step that follows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lighthouse.values import Version
+from replica.beside import Beside
+from replica.snapshot import Snapshot
+from replica.state import TrainingState
+
+
+def trained(seed: int) -> tuple[nn.Module, TrainingState]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(700, 900), nn.BatchNorm1d(900), nn.Linear(900, 3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 700)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return model, TrainingState(model, optimizer)
+
+
+def test_what_a_forward_pass_changes_is_copied_at_once_and_the_rest_before_wait_returns() -> None:
+    model, state = trained(1)
+    tensors, _ = state.flatten()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    snapshot = Snapshot.stage(state, Version(1, 1), 8, False)
+    for buffer in model.buffers():
+        buffer.add_(1)
+    snapshot.wait()
+    with torch.no_grad():
+        for tensor in tensors.values():
+            tensor.fill_(0)
+    for spec in snapshot.specs:
+        found = b"".join(bytes(view) for view in snapshot.segments().views(spec.offset, spec.offset + spec.bytes))
+        assert found == before[spec.name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), spec.name
+    steady = {name for name in tensors if state.steady(name)}
+    assert {f"model/{name}" for name, _ in model.named_parameters()} < steady
+    assert steady.isdisjoint(f"model/{name}" for name, _ in model.named_buffers())
+
+
+def test_what_goes_wrong_beside_is_raised_where_it_is_waited_for() -> None:
+    def fails() -> int:
+        raise MemoryError("no room")
+
+    beside = Beside(fails, "test")
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="no room"):
+            beside.result()
