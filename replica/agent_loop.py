@@ -294,6 +294,7 @@ class AgentLoop:
     def _rank_said(self, life: int, shard_rank: int, message: RankUp) -> None:
         if isinstance(message, Raised):
             self._tracebacks[shard_rank] = message.traceback
+            self._ranks.notice_deaths(self.deadlines.dying_s, besides=shard_rank)  # a death beside it may be why
         self._deliver(RankSaid(life=life, shard_rank=shard_rank, message=message))
 
     def _rank_left(self, life: int, shard_rank: int) -> None:

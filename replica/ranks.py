@@ -138,9 +138,14 @@ class Ranks:
         rank = self._ranks.get(shard_rank)
         return rank is not None and rank.life == life
 
-    def notice_deaths(self, patience_s: float) -> None:
-        """Says `on_exit` now for every rank that has begun to exit, waiting `patience_s` at most for each to end."""
-        for rank in list(self._ranks.values()):
+    def notice_deaths(self, patience_s: float, besides: int = -1) -> None:
+        """Says `on_exit` now for every rank that has begun to exit, waiting `patience_s` at most for each to end.
+
+        besides: a rank that is not looked at
+        """
+        for shard_rank, rank in list(self._ranks.items()):
+            if shard_rank == besides:
+                continue
             if processes.is_dying(rank.child.process.pid) and select.select([rank.child.pidfd], [], [], patience_s)[0]:
                 self._ended(rank)
 
