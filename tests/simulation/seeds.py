@@ -84,6 +84,8 @@ def recover(world: World) -> None:
                 world.watch.broken("; ".join(left))
                 world.watch.raise_broken()
             return
+        if world.beacons and world.beacons[-1].state.hold is Hold.POISON:  # a person sees to it
+            world.beacons[-1].skip_slot()
         if hopeless(world):
             if world.watch.told_kinds["asked"] or world.beacons[-1].state.hold not in HOLDS:
                 return
