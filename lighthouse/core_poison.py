@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-import msgspec
-
 from lighthouse.core_state import Group, RunState, emit, tell, with_
 from lighthouse.core_values import Hold, SlotDeath, StoreDeaths
 from lighthouse.values import Value, Version
@@ -75,9 +73,8 @@ def asked(state: RunState, by: str) -> RunState:
     if state.change is None or state.hold is not Hold.POISON or state.finished is not None or state.ended:
         return state
     twice = {death.slot for death in state.deaths if len(_of(state, death.slot)) >= DEATHS}
-    change = msgspec.structs.replace(state.change, looked=None)
     state = tell(state, "skip_slot", state.hold_text, "", by=by)
-    return with_(state, skipped=tuple(sorted(twice.union(state.skipped))), dirty=True, change=change)
+    return with_(state, skipped=tuple(sorted(twice.union(state.skipped))), dirty=True)
 
 
 def _of(state: RunState, slot: int) -> list[SlotDeath]:

@@ -264,7 +264,7 @@ class Agent(Checked, RuleBasedStateMachine):
         self.rank_says(rank, RollCall(generation=work.generation, step=work.version.step, records=records))
 
     def records(self, rank: Rank, work: Work, switch: bool, stop: bool, digest: Any, heal: int, lost: bool) -> bytes:
-        own = record_of(rank.book, tokens=5, loss_sum=1.0, grad_sq=1.0, digest=digest, stop=stop)
+        own = record_of(rank.book, rank.book.heals, tokens=5, loss_sum=1.0, grad_sq=1.0, digest=digest, stop=stop)
         missing = () if work.farewell or lost else tuple(sorted(set(range(SLOTS)) - set(own.slots)))
         rows = []
         for place in range(work.size):

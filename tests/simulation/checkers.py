@@ -100,7 +100,9 @@ class Watch(Notes):
             )
 
     def _set_aside(self, end: Version, slots: Sequence[int]) -> None:
-        """Promise 2 has one exception: a slot that was in hand at two deaths."""
+        """Promise 2 has one exception: a slot that was in hand at two deaths, if the policy or a person has it so."""
+        if slots and not (self._world.spec.skip_poison or self.told_kinds["skip_slot"]):
+            self.broken(f"{end} sets slots aside, and nobody was asked")
         for slot in slots:
             if len(self.deaths.get(slot, ())) < 2:
                 self.broken(f"{end} sets slot {slot} of the run aside after the deaths {self.deaths.get(slot)}")

@@ -40,7 +40,6 @@ def draw_spec(chance: Random) -> Spec:
         data_slots=chance.choice([0, 0, 0, 200, 501, 1500]),
         drop_last=chance.random() < 0.5,
         heal=chance.choice(["log", "log", "log", "log", "pause"]),
-        skip_poison=chance.random() < 0.5,
     )
 
 
@@ -80,7 +79,7 @@ class Faults:
                 chosen.append(rare)
         if self._chance.random() < 0.1:
             chosen.append("cold_start")
-        if self._chance.random() < 0.2:
+        if world.spec.marks and world.engine.chance("poison").random() < 0.3:  # nobody knows of a slot without
             chosen.append("poison")
         self.kinds = chosen
         self._over = False
@@ -98,6 +97,7 @@ class Faults:
         for source, target in self._cuts:
             self._world.network.mend(source, target)
         self._cuts.clear()
+        self._world.poison.intersection_update(self._world.watch.deaths)  # no new ones
         for older in self._world.beacons[:-1]:  # their lock is somebody else's
             older.crash()
         for group in self._world.groups.values():
@@ -215,7 +215,7 @@ class Faults:
         """Soon, whoever computes a certain slot dies; a few of them in the life of a world."""
         if len(self._world.poison) < 3:
             newest = max(self._world.watch.cursor_of.values())
-            self._world.poison.add(newest + self._chance.randint(0, 12))
+            self._world.poison.add(newest + self._world.engine.chance("poison").randint(0, 12))
 
     def _join(self) -> None:
         if self._joined < 3:
