@@ -129,7 +129,7 @@ class Healing:
         self.digest = StepDigest(state)
 
     def settle(self, becomes: Version | None = None) -> None:
-        """Makes the state readable and writable: parameters sharded, copies for others before what is done next.
+        """Makes the state writable: parameters sharded, copies for others before what is done next, no digest of it.
 
         becomes: the version that it is about to be at, whoever made it: a held entry that leads there is of no use
         """
@@ -138,11 +138,14 @@ class Healing:
                 self._reached = becomes
                 self._held = {name: entry for name, entry in self._held.items() if name.end != becomes}
                 self._changed.notify_all()
+        self._make_readable()
+        self.digest.settle()
+
+    def _make_readable(self) -> None:
         for module in self._modules:
             module.reshard()
         while self._staged:
             self._staged.pop().fence()
-        self.digest.settle()
 
     def fetch(self, command: Fetch) -> None:
         """Begins to fetch, in place of any fetch before. `Held`, `UpToDate` or `FetchFailed` tell how it goes.
@@ -225,7 +228,7 @@ class Healing:
         """Makes room for what is to be staged, in the background; between steps only, like `stage`."""
         of, place = command.donors, command.place
         stripes = ((place, of), ((place + 1) % of, of)) if of > 2 else ()
-        self.settle()
+        self._make_readable()
         room = None if command.now else Room(self._state, stripes)
         self._expected[command.heal] = _Expected(stripes, room)
 
@@ -236,7 +239,7 @@ class Healing:
 
     def stage(self, heal: int, version: Version, cursor: int, stop: bool) -> None:
         """Stages a snapshot of the state, which is at `version`, and keeps the log of entries from there on."""
-        self.settle()
+        self._make_readable()
         expected = self._expected.pop(heal, _Expected((), None))
         snapshot = Snapshot.stage(self._state, version, cursor, stop, expected.stripes, room=expected.room)
         self._log.owe(heal, version, self._log_bytes)

@@ -282,13 +282,16 @@ class Watch(Notes):
             self.note(f"lighthouse: {event.kind} {event.group} {event.text} {event.fields}")
 
     def run_ended(self, beacon: Beacon, effect: EndRun) -> None:
-        """A run may give up only when no live weights are left."""
+        """A run may give up only when no live weights are left: none that could have said so in time."""
         self.ended = effect
         self.note(f"run ended: {effect.reason}")
         if effect.success or "held for" in effect.reason:
             return
         newest = max(self.bases.values(), default=ROOT)
+        patient_s = self._world.spec.lease_s * 2
         for group in self._world.groups.values():
+            if group.paused_until > self._world.engine.now - patient_s:
+                continue
             # A copy is whole only where all shards have it: of a heal that failed, some ranks may have loaded theirs.
             whole = group.training and all(rank.book.usable for rank in group.ranks)
             for version in {rank.book.version for rank in group.ranks} if whole else ():

@@ -64,7 +64,7 @@ class Group:
         self._stream: Stream | None = None
         self._session = 0
         self._alarm = 0
-        self._paused_until = 0.0
+        self.paused_until = 0.0
         self._inbox: list[Event] = []
         self._acting = False
         chance = world.engine.chance("clocks")
@@ -119,7 +119,7 @@ class Group:
         """Something happened to the agent; while it stands still, it waits."""
         if self.agent is None:
             return
-        if self.world.engine.now < self._paused_until or self._acting:
+        if self.world.engine.now < self.paused_until or self._acting:
             self._inbox.append(event)
             return
         self._act([event])
@@ -158,7 +158,7 @@ class Group:
             self.world.engine.after(max(wait_s, 0.0) + 1e-6, self._wake, self._alarm)
 
     def _wake(self, alarm: int) -> None:
-        if alarm == self._alarm and self.agent is not None and self.world.engine.now >= self._paused_until:
+        if alarm == self._alarm and self.agent is not None and self.world.engine.now >= self.paused_until:
             self._act([])
 
     def _carry_out(self, effect: Effect) -> None:
@@ -312,11 +312,11 @@ class Group:
 
     def pause_agent(self, seconds: float) -> None:
         """SIGSTOP of the agent alone."""
-        self._paused_until = max(self._paused_until, self.world.engine.now + seconds)
+        self.paused_until = max(self.paused_until, self.world.engine.now + seconds)
         self.world.engine.after(seconds, self._resume)
 
     def _resume(self) -> None:
-        if self.world.engine.now >= self._paused_until and not self._acting:
+        if self.world.engine.now >= self.paused_until and not self._acting:
             events, self._inbox = self._inbox, []
             self._act(events)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from time import process_time
 from typing import NamedTuple
 
+from lighthouse.batch import BatchPolicy
 from lighthouse.deal import even_share
 from lighthouse.values import ROOT, Beat, CaughtUp, Died, Drain, Member, Role, Start, Version
 from replica.agent_core import decide, new_agent, record
@@ -196,7 +197,9 @@ def _seated(members: int, slots: int) -> AgentState:
     state = new_agent(AgentConfig(run_id="r", name=me.name, host="h", shards=1))
     attach = Attach(shard_rank=0, pid=1, setup={}, rendezvous="h:1", weights="h:2", digest=1)
     life = Life(number=1, phase=LifePhase.UP, attached=(attach,), hands=(-1,), marks=(0,))
-    state = put(state, locked=True, life=life, incarnation=me.incarnation, slots=slots, steps=1 << 40)
+    state = put(
+        state, locked=True, life=life, incarnation=me.incarnation, batch=BatchPolicy(slots=slots), steps=1 << 40
+    )
     return entered(state, 1000, roster, members // 2, Start(number=1000, version=ROOT), 0.0)
 
 

@@ -12,13 +12,14 @@ from torch import nn
 
 from lighthouse.deadlines import Knobs
 from lighthouse.values import EntryName, Source, Version
+from replica.digest import digest
 from replica.entry import Entry, EntryLog
 from replica.healing import Healing
 from replica.patience import InForce
 from replica.snapshot import Snapshot
 from replica.state import TrainingState
 from replica.transfer_server import WeightServer
-from replica.values import Fetch, FetchFailed, Held, Load, Loaded, Merged, Moved, RankUp, UpToDate
+from replica.values import Fetch, FetchFailed, Held, Load, Loaded, Merged, Moved, RankUp, StageFor, UpToDate
 
 TOKEN = b"a secret of the run"
 DEADLINE_S = 20.0
@@ -85,6 +86,21 @@ def following() -> Iterator[tuple[Healing, EntryLog, tuple[Source, ...], queue.S
     finally:
         healing.close()
         server.close()
+
+
+def test_a_heal_named_in_the_middle_of_a_step_leaves_the_digest_of_that_step() -> None:
+    """A roll call hears what the agent has said before it takes the digest."""
+    with following() as (healing, *_):
+        state = healing._state
+        healing.digest.begin()
+        healing.expect(StageFor(heal=1, now=False, place=0, donors=1))
+        healing.expect(StageFor(heal=2, now=True, place=0, donors=1))
+        healing.stage(2, Version(4, 3), 0, False)
+        assert healing.digest.value() == digest(state)
+        healing.settle()
+        next(iter(state.flatten()[0].values())).detach().add_(1)
+        healing.digest.begin()
+        assert healing.digest.value() == digest(state)
 
 
 def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost() -> None:

@@ -135,11 +135,17 @@ def test_a_snapshot_is_loaded_bit_for_bit_into_a_fresh_joiner(links: int) -> Non
 def test_the_snapshot_is_of_its_version_whatever_the_donor_does_later() -> None:
     donor, joiner = state(1, trained=True), state(2)
     before = digest(donor)
-    with served(donor) as server:
+    server = WeightServer("127.0.0.1", TOKEN, EntryLog())
+    try:
+        snapshot = Snapshot.stage(donor, AT, 96, True)
+        server.stage(7, snapshot)
+        snapshot.fence()  # as before each `apply`
         with torch.no_grad():
             for tensor in donor.flatten()[0].values():
                 tensor.add_(1)
         load_snapshot([server.address], 7, joiner, TOKEN)
+    finally:
+        server.close()
     assert digest(joiner) == before != digest(donor)
 
 
@@ -646,6 +652,7 @@ def test_a_donor_of_three_holds_two_stripes_and_no_more() -> None:
         before = _peak_bytes()
         room = Room(donor, stripes) if ahead else None
         snapshot = Snapshot.stage(donor, AT, 96, True, stripes, room=room)
+        snapshot.wait()
         grown = _peak_bytes() - before
         assert snapshot.bytes <= total * 2 / 3 + 2 * snapshot.chunks.size
         assert grown <= snapshot.bytes + (8 << 20)
