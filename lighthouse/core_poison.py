@@ -74,7 +74,7 @@ def asked(state: RunState, by: str) -> RunState:
         return state
     twice = {death.slot for death in state.deaths if len(_of(state, death.slot)) >= DEATHS}
     state = tell(state, "skip_slot", state.hold_text, "", by=by)
-    return with_(state, skipped=tuple(sorted(twice.union(state.skipped))), dirty=True)
+    return with_(state, skipped=tuple(sorted(twice.union(state.skipped))))
 
 
 def _of(state: RunState, slot: int) -> list[SlotDeath]:

@@ -355,9 +355,6 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _poison("deaths are kept for ever", "if death.step >= state.newest.step)", "if True)"),
     _poison("deaths in steps that are over count", "slot < 0 or step < state.newest.step or", "slot < 0 or"),
-    _poison(
-        "nobody looks again when a slot is skipped", "union(state.skipped))), dirty=True)", "union(state.skipped))))"
-    ),
     _change("what was set aside is dealt", "kept, able, gen.set_aside)", "kept, able)"),
     _change(
         "members are not told what is set aside",
