@@ -216,7 +216,8 @@ def _reason_of_few(state: RunState, standing: Standing) -> tuple[Hold, str]:
 
 def _aside(state: RunState, standing: Standing) -> core_poison.Aside:
     """What is not to be dealt of the step in work."""
-    if is_over(state, standing.version, _stopped(standing)):
+    known = state.deaths or (state.current is not None and state.current.set_aside)
+    if not known or is_over(state, standing.version, _stopped(standing)):
         return core_poison.Aside(skipped=(), waiting=())
     answered = {slot for slots in _kept(standing).values() for slot in slots}
     return core_poison.aside(state, standing.version, _lead(standing).report.cursor, answered)
@@ -259,9 +260,9 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
     else:  # the same members again are no progress; but nothing was at work during the change
         state = with_(state, progress_s=state.progress_s + now - change.since_s)
     cursor = _lead(standing).report.cursor
-    gen = msgspec.structs.replace(
-        gen, version=standing.version, cursor=cursor, set_aside=_aside(state, standing).skipped
-    )
+    gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
+    slots = _step_slots(state, gen, standing)  # a death of another history may lie beyond
+    gen = msgspec.structs.replace(gen, set_aside=tuple(s for s in _aside(state, standing).skipped if s < slots))
     state = _tell_aside(state, gen)
     first = not state.gens
     if first:
