@@ -43,6 +43,11 @@ def release(state: RunState, group: Group, **fields: object) -> RunState:
     return change_group(state, group, heal=0, donors={}, progress=None, **fields)
 
 
+def held_off_s(failures: int) -> float:
+    """How long a joiner waits before it heals again, after so many failures: 1 s, doubled each time, up to 60 s."""
+    return min(2.0 ** (failures - 1), 60.0)
+
+
 def take_report(state: RunState, group: Group, report: Report) -> RunState:
     """Notes what `group` stands for, the bases it brings, and whether its generation is over for it."""
     for start in sorted(report.starts, key=lambda s: s.number):

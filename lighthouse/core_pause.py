@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from lighthouse.core_evidence import release
+from lighthouse.core_evidence import held_off_s, release
 from lighthouse.core_state import Group, RunState, is_over, takes_part, tell
 from lighthouse.core_values import Hold
 from lighthouse.names import natural_key
@@ -48,7 +48,7 @@ def give_up(state: RunState, groups: list[Group], now: float) -> RunState:
     """The others do without these; they may try again later."""
     for group in groups:
         failures = group.heal_failures + 1
-        wait_s = min(2.0 ** (failures - 1), 60.0)
+        wait_s = held_off_s(failures)
         reason = f"no bytes have moved for {state.config.deadlines.heal_s:g} s, and the others wait"
         state = tell(state, "heal_failed", reason, group.name, failures=failures, held_off_s=f"{wait_s:g}")
         state = release(state, group, heal_failures=failures, retry_s=now + wait_s, caught=False)

@@ -10,7 +10,7 @@ import msgspec
 
 from lighthouse import core_pause
 from lighthouse.batch import filled, limited
-from lighthouse.core_evidence import release
+from lighthouse.core_evidence import held_off_s, release
 from lighthouse.core_state import (
     Gen,
     Group,
@@ -78,8 +78,8 @@ def _give_up(state: RunState, plan: Plan, now: float) -> RunState:
             slow.append(member.name)
             if group is not None and not is_member(state.current, group):
                 failures = group.heal_failures + 1
-                group = msgspec.structs.replace(group, heal_failures=failures, retry_s=now + min(2.0**failures, 60.0))
-                state = release(state, group, caught=False)
+                retry_s = now + held_off_s(failures)
+                state = release(state, group, caught=False, heal_failures=failures, retry_s=retry_s)
     state = with_(state, plan=None, dirty=True)
     return tell(state, "plan_cancelled", "not opened in time by " + ", ".join(slow))
 

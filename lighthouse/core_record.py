@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lighthouse import core_cold, core_progress
-from lighthouse.core_evidence import forget, learn_start, release, take_report
+from lighthouse.core_evidence import forget, held_off_s, learn_start, release, take_report
 from lighthouse.core_hello import take_hello, without_conn
 from lighthouse.core_state import (
     Group,
@@ -243,8 +243,8 @@ def _plan_failed(state: RunState, plan: Plan, group: Group, failure: Failure, no
     state = with_(state, plan=plan, plan_failures=failures, plan_again_s=again_s)
     if is_member(state.current, group):
         return state
-    wait_s = min(2.0**group.heal_failures, 60.0)
-    return release(state, group, caught=False, heal_failures=group.heal_failures + 1, retry_s=now + wait_s)
+    failures = group.heal_failures + 1
+    return release(state, group, caught=False, heal_failures=failures, retry_s=now + held_off_s(failures))
 
 
 def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) -> RunState:
@@ -255,7 +255,7 @@ def _heal_failed(state: RunState, group: Group, failed: HealFailed, now: float) 
         state = tell(state, "fell_behind", f"it starts over: {reason}", group.name, times=behind)
         return release(state, group, caught=False, behind=behind)
     failures = group.heal_failures + 1
-    wait_s = min(2.0 ** (failures - 1), 60.0)
+    wait_s = held_off_s(failures)
     if failed.behind:
         reason = _cannot_catch_up(state, group, behind)
     state = tell(state, "heal_failed", reason, group.name, failures=failures, held_off_s=f"{wait_s:g}")
