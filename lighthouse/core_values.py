@@ -57,7 +57,6 @@ class RunConfig(Value, frozen=True):
       operator
     skip_poison: a slot set aside is committed without, instead of holding the run
     donors: how many donors a joiner is given at most; from three on, each holds two of as many stripes
-    restart_limit: identical deaths of one name after which it is refused; 0 means no limit
     """
 
     run_id: str
@@ -73,7 +72,6 @@ class RunConfig(Value, frozen=True):
     cold_start_after_s: float = 0.0
     skip_poison: bool = False
     donors: int = 3
-    restart_limit: int = 0
 
     def __post_init__(self) -> None:
         _refuse(self.min_groups < 1, "min_groups must be at least 1")

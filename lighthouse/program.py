@@ -72,11 +72,9 @@ class LighthouseOptions:
     cold_start_after_s: float = 0.0
     """Seconds after which a run that nobody can go on from makes a cold start; 0 never does by itself."""
     skip_poison: bool = False
-    """Commit without a slot that was in hand at two deaths, instead of holding for a person."""
+    """Changes nothing yet: slots that were in hand at two deaths are not counted, and are dealt again."""
     donors: int = 3
     """At most so many donors serve one joiner."""
-    restart_limit: int = 0
-    """A group that dies so often for the same reason is refused; 0 never refuses."""
     journal_mib: int = 256
     """Bound of the journal on disk, in MiB; the oldest is dropped."""
 
@@ -113,7 +111,6 @@ class LighthouseOptions:
             cold_start_after_s=self.cold_start_after_s,
             skip_poison=self.skip_poison,
             donors=self.donors,
-            restart_limit=self.restart_limit,
         )
 
 
