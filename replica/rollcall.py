@@ -161,10 +161,13 @@ def merge(
         )
     if wrong is not None:
         return Invalid(reason=wrong)
-    return _merged(rows, generation, version, 0 if farewell else slots, trusted or range(members))
+    set_aside = () if farewell else tuple(sorted(set_aside))
+    return _merged(rows, generation, version, 0 if farewell else slots, set_aside, trusted or range(members))
 
 
-def _merged(rows: Any, generation: int, version: Version, slots: int, trusted: Sequence[int]) -> Merged:
+def _merged(
+    rows: Any, generation: int, version: Version, slots: int, set_aside: tuple[int, ...], trusted: Sequence[int]
+) -> Merged:
     flags = int(np.bitwise_or.reduce(rows["flags"], axis=None))
     tokens = int(rows["tokens"].sum())
     grad_norm = _norm(rows["grad_sq"][:, 0].tolist(), tokens) if slots else 0.0
@@ -188,6 +191,7 @@ def _merged(rows: Any, generation: int, version: Version, slots: int, trusted: S
         mismatched=_mismatched(rows["digest"], trusted) if digested else (),
         compute_s=tuple(rows["compute_s"].max(axis=0).tolist()),
         protocol_s=float(rows["protocol_s"].max()),
+        set_aside=set_aside,
     )
 
 

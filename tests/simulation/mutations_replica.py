@@ -191,4 +191,10 @@ REPLICA: tuple[Mutation, ...] = (
     _heal("a donor that levels does not stage", "+ merged.slots, stage=staged)", "+ merged.slots)"),
     _progress("progress is told at every chunk", "if seen is None or now < due_s(state):", "if seen is None:"),
     _session("nobody hears of a heal from its joiner", "heal=joining.heal if joining is not None else 0,", "heal=0,"),
+    # ---- poison
+    _step("the roll call counts what is set aside", "        set_aside=seat.work.set_aside,\n", ""),
+    _plan("a base's work has all slots", "() if farewell or base is None else base.set_aside", "()"),
+    _rollcall("entries do not tell what is set aside", "        set_aside=set_aside,\n    )\n", "    )\n"),
+    _life("a slot is blamed for what a person ended", "-1 if killed and event.code in _BY_A_PERSON else ", ""),
+    _life("a slot is blamed for Ctrl-C", '-1 if key.startswith("KeyboardInterrupt") else ', ""),
 )

@@ -165,7 +165,8 @@ def test_slots_set_aside_are_summed_by_nobody() -> None:
     call = Call()
     for shard in range(2):
         call.change(shard, 1, slots=(3,))
-    assert call.merged(set_aside={4}).slots == 5
+    merged = call.merged(set_aside={4})
+    assert (merged.slots, merged.set_aside) == (5, (4,))
     assert "slot 4 was summed 1" in Call().reason(set_aside={4})
 
 
