@@ -146,7 +146,10 @@ def test_a_gather_of_another_length_voids_the_call() -> None:
     assert "did not gather 3 records" in Call().reason(members=3)
 
 
-@pytest.mark.parametrize("own,reason", [((3,), "slot 4 was summed 0"), ((2, 3, 4), "slot 2 was summed 2")])
+@pytest.mark.parametrize(
+    "own,reason",
+    [((3,), "slot 4 was summed 0"), ((2, 3, 4), "slot 2 was summed 2"), ((2, 4), "slot 2 was summed 2")],
+)
 def test_slots_must_be_summed_once(own: tuple[int, ...], reason: str) -> None:
     """HOLES S4: lost for ever, or counted twice: neither can commit."""
     call = Call()
