@@ -10,16 +10,20 @@ from pathlib import Path
 
 
 def machine(peers: Path | None) -> dict[str, str]:
-    """Processor, cores, memory, load, versions. peers: Python of the environment that the peers are in."""
+    """Processor, cores, memory, versions. peers: Python of the environment that the peers are in."""
     words = {
         "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {_memory_gib():.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": ", ".join(f"{name} {version(name)}" for name in ("torch", "grpcio", "bellrock")),
-        "load when it began": f"{os.getloadavg()[0]:.1f} (1 minute)",
     }
     if peers is not None:
         words["peers"] = _versions_of(peers)
     return words
+
+
+def load() -> str:
+    """How many processes waited for a core lately, for people."""
+    return f"{os.getloadavg()[0]:.1f} processes on average wanted a core in the minute before"
 
 
 def _processor() -> str:

@@ -2,13 +2,14 @@
 
     PYTHONPATH=.:tests python -m bench.run [--quick] [--only steps,recovery,...] [--no-peers] [--write]
 
-Prints the tables, writes them to build/bench.md and build/bench.json as they come, and, with --write, into
-docs/benchmarks.md.
+Prints the tables, writes them to build/bench.md and build/bench.json as they come, and, with --write, those that were
+measured into docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import signal
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import chaos_goodput, control_plane, healing, peers, recovery, step_breakdown, step_overhead
-from bench.machine import machine
+from bench.machine import load, machine
 from bench.tables import Table, page, replace_section
 
 MEASURES: dict[str, Callable[[bool, Path | None], Table]] = {
@@ -60,9 +61,10 @@ def main() -> int:
     tables: list[Table] = []
     failed = []
     for name in names:
-        began = time.monotonic()
+        began, busy = time.monotonic(), load()
         try:
-            tables.append(MEASURES[name](told.quick, python))
+            table = MEASURES[name](told.quick, python)
+            tables.append(dataclasses.replace(table, notes=[*table.notes, busy]))
         except TimeIsUp:
             failed.append(name)
             rest = ", ".join(names[names.index(name) :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,12 +81,22 @@ def page(tables: Sequence[Table], machine: Mapping[str, str]) -> str:
 
 
 def replace_section(text: str, section: str) -> str:
-    """`text` with `section` in the place that is marked for it, or marked and put at its end if there is none."""
-    marked = f"{BEGIN}\n\n{section.strip()}\n\n{END}"
+    """`text` with `section` in the place that is marked for it, or marked and put at its end if there is none.
+
+    Tables that stand there, and that `section` has no newer one of, stay.
+    """
     before, begin, rest = text.partition(BEGIN)
-    if not begin:
-        return f"{text.rstrip()}\n\n{marked}\n"
-    _, end, after = rest.partition(END)
-    if not end:
+    there, end, after = rest.partition(END)
+    if begin and not end:
         raise ValueError(f"the page has a line {BEGIN!r} but none {END!r}")
-    return f"{before}{marked}{after}"
+    head, new = _cut(section)
+    tables = {**_cut(there)[1], **new}
+    body = "\n\n".join([head, *(tables[number] for number in sorted(tables))])
+    marked = f"{BEGIN}\n\n{body}\n\n{END}"
+    return f"{before}{marked}{after}" if begin else f"{text.rstrip()}\n\n{marked}\n"
+
+
+def _cut(section: str) -> tuple[str, dict[int, str]]:
+    """What comes before the tables, and the tables by number."""
+    head, *parts = re.split(r"^(?=### \d+\. )", section.strip(), flags=re.MULTILINE)
+    return head.strip(), {int(part[4 : part.index(".")]): part.strip() for part in parts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -65,6 +66,16 @@ def test_the_page_has_one_generated_section() -> None:
     assert "Another" in twice and "A title" not in twice and twice.endswith("More words.\n")
     with pytest.raises(ValueError, match="but none"):
         replace_section(f"{BEGIN}\n", section)
+
+
+def test_a_table_that_was_not_measured_again_stays() -> None:
+    other = dataclasses.replace(TABLE, number=12, title="Another")
+    both = replace_section("Words.\n", page([other, TABLE], {"machine": "old"}))
+    newer = dataclasses.replace(TABLE, title="A newer title")
+    after = replace_section(both, page([newer], {"machine": "new"}))
+    assert after.index("### 7. A newer title") < after.index("### 12. Another")
+    assert "A title" not in after and "old" not in after and "new" in after
+    assert replace_section(after, page([newer], {"machine": "new"})) == after
 
 
 PERFORMER = """
