@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from e2e.network import Network, Proxy
 
 from lighthouse.client import NotAllowed, Unreachable, status_now
 from lighthouse.core_values import RunStatus
+from replica.ranks import free_port
 from trainer.evidence import commits
 
 JOB = Path(__file__).parent / "job.py"
@@ -44,13 +44,14 @@ class Cluster:
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         self.token_file = folder / "token"
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
         if network is not None:
             self.address = f"{network.address('lighthouse')}:7000"
             self._door = Proxy(f"unix:{folder}/door", self.address, folder / "cuts", enter=network.enter("lighthouse"))
         self.way_in = self.address if self._door is None else self._door.address
         self._lighthouse_flags = lighthouse_flags
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._ledgers: dict[str, JsonLines] = {}
 
     # ---- processes -------------------------------------------------------------------------------------------------
 
@@ -171,10 +172,8 @@ class Cluster:
         return (self.folder / f"{key}.out").read_text(errors="replace")
 
     def ledger(self, name: str) -> list[dict[str, Any]]:
-        """The group's ledger, over all its lives."""
-        path = self.folder / f"{name}.ledger"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one may be half written
-        return [json.loads(line) for line in lines]
+        """The group's ledger, over all its lives. Cheap to ask for again and again."""
+        return self._ledgers.setdefault(name, JsonLines(self.folder / f"{name}.ledger")).lines()
 
     def ledger_tail(self, name: str, tail_bytes: int = 30_000) -> list[dict[str, Any]]:
         """The last lines of the group's ledger."""
@@ -266,6 +265,26 @@ class Cluster:
             )
 
 
+class JsonLines:
+    """A file that grows by lines of JSON, of which each is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_bytes = 0
+        self._lines: list[dict[str, Any]] = []
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All that is there by now; none while there is no file, nor of a line that is half written."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read_bytes)
+                whole = file.read().rpartition(b"\n")[0]
+            if whole:
+                self._lines += map(json.loads, whole.split(b"\n"))
+                self._read_bytes += len(whole) + 1
+        return list(self._lines)
+
+
 def check_consumed(ledgers: dict[str, list[dict[str, Any]]]) -> int:
     """Asserts that every step of the surviving history consumed each of its slots exactly once; the last step.
 
@@ -312,13 +331,6 @@ def _comm(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-def free_port() -> int:
-    """A port of loopback that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _environments() -> Iterator[tuple[int, dict[str, str]]]:
