@@ -1,8 +1,7 @@
 """A member of generations, told line by line on standard input what to do; answers each with a line of JSON.
 
 Lines are "verb argument …", with numbers as arguments; times in answers are CLOCK_MONOTONIC seconds, which all
-processes
-of a host share. Communicators and collectives are kept by number; a verb acts on the generation given first.
+processes of a host share. Communicators and collectives are kept by number; a verb acts on the generation given first.
 """
 
 from __future__ import annotations
@@ -20,6 +19,10 @@ from replica.communicator import Communicator, CommunicatorLost, Opening, Pendin
 from replica.gloo import graveyard_size
 
 Answer = dict[str, Any]
+GRAVE_THREADS = 3
+"""What a communicator of two that could not be ended yet keeps, ..."""
+GRAVE_DESCRIPTORS = 4
+"""... with its connection, its listener, and what they are watched by."""
 
 
 class Member:
@@ -126,17 +129,24 @@ class Member:
         return self.footprint()
 
     def footprint(self) -> Answer:
+        """What this process holds, once all that ends by itself has ended, or after a while.
+
+        The kernel lists a thread for a moment after it was joined, on a busy machine for longer.
+        """
         end = time.monotonic() + 5
         while time.monotonic() < end and any(t.name.startswith("reap") for t in threading.enumerate()):
             time.sleep(0.01)
+        graves = graveyard_size()
+        while time.monotonic() < end and threads() > threading.active_count() + GRAVE_THREADS * graves:
+            time.sleep(0.01)
         with open("/proc/self/statm") as file:
             rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return {
-            "threads": len(os.listdir("/proc/self/task")),
-            "descriptors": len(os.listdir("/proc/self/fd")),
-            "rss": rss,
-            "graveyard": graveyard_size(),
-        }
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return {"threads": threads(), "descriptors": descriptors, "rss": rss, "graveyard": graves}
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 def number_or_text(word: str) -> int | float | str:
