@@ -6,12 +6,15 @@ import faulthandler
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_PROCESSES = 8
 """Of tests at a time: an end-to-end test takes some 2 GB."""
+TOGETHER = ("e2e/test_bad_input.py", "simulation/test_scale.py")
+"""Modules with a fixture of their own that is costly to make."""
 
 _stderr = pytest.StashKey[int]()
 
@@ -20,6 +23,19 @@ _stderr = pytest.StashKey[int]()
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto` is one process more than there are cores, since most tests wait more than they compute."""
     return min((os.cpu_count() or 1) + 1, MOST_PROCESSES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whichever process is free takes the next test; those that share a fixture of their module stay together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneByOne(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return path if path.endswith(TOGETHER) else nodeid
+
+    return OneByOne(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,7 +66,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _children_run_this_checkout() -> None:
     """Environment of every process that a test starts: our sources first, one thread for each rank (two cores).
 
-    They keep what they compile. Each of some thousand processes would take half a second to do it again.
+    They keep what they compile, where the environment says not to: some thousand processes would do it again.
     """
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(p for p in paths if p))

@@ -12,8 +12,6 @@ from e2e.cluster import Cluster
 from e2e.conftest import Reference
 
 DELAY = ("--delay-s", "0.1")
-bumps = pytest.mark.xdist_group("trains")
-"""Of tests that share `trains`: one process runs them, so that there is one such run."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,6 @@ def test_the_port_is_taken(cluster: Callable[..., Cluster]) -> None:
     assert "Traceback" not in run.log("lighthouse")
 
 
-@bumps
 def test_a_wrong_token(trains: Cluster) -> None:
     other = trains.folder / "other-token"
     other.write_text("0123456789abcdef0123456789abcdef\n")
@@ -65,14 +62,12 @@ def test_no_token(cluster: Callable[..., Cluster]) -> None:
     assert str(run.token_file) in run.log("g0")
 
 
-@bumps
 def test_another_run_id(trains: Cluster) -> None:
     trains.group("g2", *DELAY, run_id="another")
     assert trains.wait_exit("g2") == 2
     assert "'e2e'" in trains.log("g2") and "'another'" in trains.log("g2")
 
 
-@bumps
 @pytest.mark.parametrize(
     ("flags", "field", "values"),
     [
@@ -88,7 +83,6 @@ def test_another_configuration(trains: Cluster, flags: tuple[str, ...], field: s
     assert field in said and all(value in said for value in values)
 
 
-@bumps
 def test_another_number_of_shards(trains: Cluster) -> None:
     trains.group("g5", *DELAY, shards=2)
     assert trains.wait_exit("g5") == 2, trains.logs()
@@ -123,7 +117,6 @@ def test_too_few_groups_ever(cluster: Callable[..., Cluster]) -> None:
     assert run.wait_exit("g0") == 0, run.logs()
 
 
-@bumps
 def test_user_code_raises(trains: Cluster) -> None:
     trains.group("g6", *DELAY, "--raise-at", "0", "--die-group", "g6", flags=("--restart-limit", "2"))
     assert trains.wait_exit("g6", 180.0) == 1, trains.logs()

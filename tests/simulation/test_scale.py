@@ -7,7 +7,6 @@ import pytest
 from simulation.scale import Scale, commit_us, measure
 
 FEW, MANY = 48, 768
-pytestmark = pytest.mark.xdist_group("scales")
 
 
 @pytest.fixture(scope="module")
