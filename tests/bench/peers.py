@@ -17,7 +17,7 @@ TORCHFT = "torchft==0.2.0"
 
 
 def install() -> Path:
-    """The Python of the peers' environment, made if it is not there. Raises RuntimeError with what pip says."""
+    """The Python of the peers' environment, made if it is not there. Raises RuntimeError if pip fails."""
     python = FOLDER / "bin" / "python"
     stamp = FOLDER / ".installed"
     wanted = f"{TORCHFT}\n{(ROOT / 'constraints.txt').read_text()}"
