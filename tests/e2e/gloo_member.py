@@ -31,6 +31,7 @@ class Member:
         self.openings: dict[int, Opening] = {}
         self.open: dict[int, Communicator] = {}
         self.works: list[tuple[Pending, torch.Tensor]] = []
+        self.usual_threads = 0
 
     def opening(self, number: int, place: int, size: int, rendezvous: str, timeout_s: float = 30) -> Answer:
         self.openings[number] = Opening("gloo", number, place, size, rendezvous, f"run/{number}/0", timeout_s)
@@ -131,14 +132,17 @@ class Member:
     def footprint(self) -> Answer:
         """What this process holds, once all that ends by itself has ended, or after a while.
 
-        The kernel lists a thread for a moment after it was joined, on a busy machine for longer.
+        The kernel lists a thread for a moment after it was joined, on a busy machine for longer. So, if there are more
+        than when this was asked first, they are waited for.
         """
         end = time.monotonic() + 5
         while time.monotonic() < end and any(t.name.startswith("reap") for t in threading.enumerate()):
             time.sleep(0.01)
         graves = graveyard_size()
-        while time.monotonic() < end and threads() > threading.active_count() + GRAVE_THREADS * graves:
+        usual = self.usual_threads + GRAVE_THREADS * graves
+        while self.usual_threads and time.monotonic() < end and threads() > usual:
             time.sleep(0.01)
+        self.usual_threads = self.usual_threads or threads()
         with open("/proc/self/statm") as file:
             rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         descriptors = len(os.listdir("/proc/self/fd"))
