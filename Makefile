@@ -10,6 +10,7 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
 
+# Several at a time. One after another, as for a debugger: .venv/bin/python -m pytest -n0 …
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest
 

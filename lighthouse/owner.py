@@ -74,6 +74,8 @@ class RunOwner:
         self.config = config
         self.ended: asyncio.Future[EndRun] = asyncio.get_running_loop().create_future()
         """Done when the core has ended the run."""
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the run's record has been read, and what follows from it alone was done."""
         self._core = core
         self._store = store
         self._journal = journal
@@ -151,9 +153,11 @@ class RunOwner:
     async def run(self) -> None:
         """Leads the run until cancelled, also beyond its end (for whoever asks how it went)."""
         self._inbox.insert(0, (self._begun_s, self._started()))
+        await self._take_turn()
+        self.begun.set_result(None)
         while True:
-            await self._take_turn()
             await self._wait()
+            await self._take_turn()
 
     def _started(self) -> Started:
         return Started(record=self._store.read(self.config.run_id), wall_ms=time.time_ns() // 1_000_000)

@@ -163,9 +163,9 @@ async def _lead(options: LighthouseOptions, core: Core, stopped: asyncio.Event) 
         try:
             # Listen first: a taken port must be told before a run begins.
             port = await server.start(options.bind, options.port)
-            if options.run_id:
-                runs.begin(options.run_id)
-            _say(f"lighthouse listening on {_shown(options.bind)}:{port}")
+            # Whoever is told that it listens may count on it: a record that cannot be read is told instead.
+            if not options.run_id or await runs.has_begun(options.run_id):
+                _say(f"lighthouse listening on {_shown(options.bind)}:{port}")
             return await _serve(runs, options.until_ended, stopped)
         finally:
             await runs.close()

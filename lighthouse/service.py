@@ -122,6 +122,12 @@ class Runs:
             raise LookupError(f"run {run_id!r} is not led here; runs: {known}")
         return next(iter(self._owners.values()))
 
+    async def has_begun(self, run_id: str) -> bool:
+        """Begins a run if need be, and waits until its record was read; False if an owner failed before."""
+        begun = self.begin(run_id).begun
+        await asyncio.wait({begun, self.failed}, return_when=asyncio.FIRST_COMPLETED)
+        return begun.done()
+
     async def all_ended(self) -> bool:
         """Waits for the end of the only run; whether it was a success."""
         ended: EndRun = await self.begin(self._serving.only_run).ended

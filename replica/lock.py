@@ -146,7 +146,7 @@ class GroupLock:
 def _end_ranks(before: Holder, reap_s: float) -> None:
     for rank in before.ranks:
         processes.end_session(rank.pid, rank.started)
-    left = processes.end_kin(before.mark, reap_s)
+    left = processes.end_kin(before.mark, reap_s, sessions=[rank.pid for rank in before.ranks])
     left += [rank.pid for rank in before.ranks if not processes.wait_gone(rank.pid, rank.started, reap_s)]
     if left:
         raise LockError(f"ranks of the former agent of this group do not go, though they were sent SIGKILL: {left}")

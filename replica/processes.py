@@ -110,19 +110,59 @@ def kin(mark: str, spare: Collection[int] = ()) -> list[int]:
     return [pid for pid in found if _session(pid) not in spare] if spare else found
 
 
-def end_kin(mark: str, timeout_s: float, spare: Collection[int] = ()) -> list[int]:
+def end_kin(mark: str, timeout_s: float, spare: Collection[int] = (), sessions: Collection[int] = ()) -> list[int]:
     """Ends all kin with SIGKILL, also those that are started meanwhile; pids of those left after `timeout_s`.
 
+    Once it has returned, they hold nothing any more. A process that dies gives its environment up first and closes its
+    files last: in between, which takes long where there is much memory to give back, nobody knows it for kin by its
+    mark. So whoever was sent a signal is waited for by its pidfd.
+
     spare: sessions whose processes are let live
+    sessions: sessions that were sent SIGKILL before; those of their processes that are dying are waited for, too
     """
+    wanted = f"{KIN_VARIABLE}={mark}".encode()
     deadline = time.monotonic() + timeout_s
-    while found := kin(mark, spare):
-        for pid in found:
-            _end(pid, f"{KIN_VARIABLE}={mark}".encode())
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(0.002)
-    return []
+    dying: dict[int, int] = {}
+    try:
+        while True:
+            found = kin(mark, spare)
+            for pid in found:
+                _end(pid, wanted, dying)
+            if sessions:
+                _find_dying(sessions, dying)
+            _forget_gone(dying)
+            left = {*found, *dying}
+            if not left or time.monotonic() > deadline:
+                return sorted(left)
+            time.sleep(0.002)
+    finally:
+        for pidfd in dying.values():
+            os.close(pidfd)
+
+
+def _find_dying(sessions: Collection[int], dying: dict[int, int]) -> None:
+    """Adds the pidfds of those processes of the sessions that have begun to exit, by pid."""
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        if pid in dying or _session(pid) not in sessions:
+            continue
+        pidfd = _open(pid)
+        if pidfd is None:
+            continue
+        if is_dying(pid):
+            dying[pid] = pidfd
+        else:
+            os.close(pidfd)
+
+
+def _forget_gone(dying: dict[int, int]) -> None:
+    """Closes and takes out the pidfds of processes that are gone."""
+    gone = select.poll()
+    for pidfd in dying.values():
+        gone.register(pidfd, select.POLLIN)
+    ended = {pidfd for pidfd, _ in gone.poll(0)}
+    for pid, pidfd in list(dying.items()):
+        if pidfd in ended:
+            os.close(dying.pop(pid))
 
 
 def _session(pid: int) -> int:
@@ -149,17 +189,21 @@ def _carries(pid: int, wanted: bytes) -> bool:
         return False
 
 
-def _end(pid: int, wanted: bytes) -> None:
+def _end(pid: int, wanted: bytes, dying: dict[int, int]) -> None:
+    """Sends SIGKILL to the process if it carries the mark, and puts its pidfd into `dying`."""
     pidfd = _open(pid)
     if pidfd is None:
         return
     try:
         if _carries(pid, wanted):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            if pid not in dying:
+                dying[pid], pidfd = pidfd, -1
     except (ProcessLookupError, PermissionError):
         pass
     finally:
-        os.close(pidfd)
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 def _keep(mark: str) -> None:

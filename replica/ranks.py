@@ -74,6 +74,7 @@ class Ranks:
         self._output = output
         self._on_exit = on_exit
         self._ranks: dict[int, _Rank] = {}
+        self._ended_sessions: set[int] = set()
         self._ended_life = 0
         self._lasting: list[dict[str, str]] = []
         self._empty = asyncio.Event()
@@ -153,7 +154,8 @@ class Ranks:
         """Waits until no rank is left, then ends what they left behind."""
         await self._empty.wait()
         spare = self._standbys.sessions if self._standbys is not None else set()
-        left = await asyncio.to_thread(processes.end_kin, self._mark, self._reap_s, spare)
+        ended, self._ended_sessions = self._ended_sessions, set()
+        left = await asyncio.to_thread(processes.end_kin, self._mark, self._reap_s, spare, ended)
         if left:
             log.warning("processes of an ended rank do not go, though they were sent SIGKILL: %s", left)
 
@@ -187,6 +189,7 @@ class Ranks:
     def _ended(self, rank: _Rank) -> None:
         asyncio.get_running_loop().remove_reader(rank.child.pidfd)
         code = rank.child.end()
+        self._ended_sessions.add(rank.child.process.pid)
         del self._ranks[rank.shard_rank]
         if not self._ranks:
             self._empty.set()

@@ -23,6 +23,7 @@ from lighthouse.auth import read_token
 from lighthouse.core_values import Happened
 from lighthouse.program import LighthouseOptions
 from replica import spawn
+from replica.ranks import free_port
 from trainer.config import FixTheConfiguration, to_argv
 from trainer.follow import follow
 
@@ -103,7 +104,7 @@ class LocalRun:
             plan.lighthouse,
             store=plan.folder / "lighthouse.db",
             token_file=self.token_file,
-            port=plan.lighthouse.port or free_port(),
+            port=plan.lighthouse.port or free_port("127.0.0.1"),
         )
         self.address = f"127.0.0.1:{self._options.port}"
         self.token = make_token(self.token_file)
@@ -283,13 +284,6 @@ def describe(code: int) -> str:
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"exit code {code}"
-
-
-def free_port() -> int:
-    """A port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def check_port_is_free(port: int) -> None:

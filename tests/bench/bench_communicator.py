@@ -13,6 +13,7 @@ import sys
 import time
 
 from replica.communicator import Rendezvous
+from tests.e2e.gloo_member import GRAVE_DESCRIPTORS, GRAVE_THREADS
 from tests.e2e.test_gloo_faults import Process, ask_all, open_all
 
 
@@ -83,6 +84,10 @@ def cycles(rendezvous: str, count: int = 1000) -> None:
             after = ask_all(group, "cycle", 51, 51 + count, 2, rendezvous, abandon)
             each_ms = 1e3 * (time.monotonic() - start) / count
             print(f"{count} generations {how}, {each_ms:.1f} ms each: before {before[0]}, after {after[0]}", flush=True)
+            left = after[0]["threads"] - before[0]["threads"], after[0]["descriptors"] - before[0]["descriptors"]
+            graves = after[0]["graveyard"] - before[0]["graveyard"]
+            of_graves = (GRAVE_THREADS * graves, GRAVE_DESCRIPTORS * graves)
+            print(f"  (threads, descriptors) left over: {left}; of {graves} that gloo could not end: {of_graves}")
         finally:
             for member in group:
                 member.end()

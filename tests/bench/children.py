@@ -17,6 +17,8 @@ from types import TracebackType
 from bench.peers import ROOT, environment
 from bench.turns import Conductor
 
+from replica.ranks import free_port
+
 PROGRAMS = ROOT / "tests" / "bench" / "programs"
 
 
@@ -93,13 +95,6 @@ class Children:
         self.close()
 
 
-def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 class BellrockRun:
     """A lighthouse of Bellrock and its groups, started by the command line that users have.
 
@@ -111,7 +106,7 @@ class BellrockRun:
         self.key = key
         self.folder = children.folder / key
         self.folder.mkdir()
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
         self.token_file = self.folder / "token"
         port, store = self.address.rpartition(":")[2], str(self.folder / "lighthouse.db")
         own = ["--port", port, "--store", store, "--stall-patience-s", "3600", *self._access()]
@@ -133,7 +128,7 @@ def _cli(word: str) -> list[str]:
 
 def torchft_lighthouse(children: Children, key: str, python: Path, *flags: str) -> str:
     """Starts torchft's lighthouse; its address. flags: its own, as --join_timeout_ms."""
-    port = free_port()
+    port = free_port("127.0.0.1")
     command = [python.parent / "torchft_lighthouse", "--bind", f"127.0.0.1:{port}", "--min_replicas", "1", *flags]
     children.start(key, command)
 

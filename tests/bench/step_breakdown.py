@@ -12,11 +12,13 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from bench.children import Children, free_port, stage
+from bench.children import Children, stage
 from bench.measure import Spread
 from bench.step_overhead import BELLROCK, GROUPS, PLAIN, start_bellrock, start_plain
 from bench.tables import Table
 from bench.turns import Conductor
+
+from replica.ranks import free_port
 
 SIZE = "1M"
 FLAME = 40
@@ -66,7 +68,7 @@ def measure(rounds: int, steps: int) -> tuple[dict[str, list[float]], dict[str, 
 def start_bare(children: Children, turns: Conductor) -> None:
     """What is measured alone."""
     children.program("echo", sys.executable, "echo_pair.py", turns.path, "echo")
-    port = free_port()
+    port = free_port("127.0.0.1")
     for rank in range(GROUPS):
         variables = {"RANK": rank, "WORLD_SIZE": GROUPS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         told = {key: str(value) for key, value in variables.items()}

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.children import PROGRAMS, BellrockRun, Children, free_port, stage, torchft_lighthouse
+from bench.children import PROGRAMS, BellrockRun, Children, stage, torchft_lighthouse
 from bench.measure import Rounds, Spread, interleave, ratios
 from bench.tables import Table
 from bench.turns import Conductor
+
+from replica.ranks import free_port
 
 PLAIN, TORCHFT, BELLROCK = "plain", "torchft", "bellrock"
 GROUPS = 2
@@ -54,7 +56,7 @@ def measure(size: str, shards: int, plan: Plan, python: Path | None) -> Rounds:
 
 def start_plain(children: Children, turns: Conductor, size: str, shards: int) -> None:
     """One gloo job of as many ranks as the others have in all their groups."""
-    world, port = GROUPS * shards, free_port()
+    world, port = GROUPS * shards, free_port("127.0.0.1")
     for rank in range(world):
         variables = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         arguments = (turns.path, PLAIN, size, str(shards))

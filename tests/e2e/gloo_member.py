@@ -1,8 +1,7 @@
 """A member of generations, told line by line on standard input what to do; answers each with a line of JSON.
 
 Lines are "verb argument …", with numbers as arguments; times in answers are CLOCK_MONOTONIC seconds, which all
-processes
-of a host share. Communicators and collectives are kept by number; a verb acts on the generation given first.
+processes of a host share. Communicators and collectives are kept by number; a verb acts on the generation given first.
 """
 
 from __future__ import annotations
@@ -20,6 +19,10 @@ from replica.communicator import Communicator, CommunicatorLost, Opening, Pendin
 from replica.gloo import graveyard_size
 
 Answer = dict[str, Any]
+GRAVE_THREADS = 3
+"""What a communicator of two that could not be ended yet keeps, ..."""
+GRAVE_DESCRIPTORS = 4
+"""... with its connection, its listener, and what they are watched by."""
 
 
 class Member:
@@ -28,6 +31,7 @@ class Member:
         self.openings: dict[int, Opening] = {}
         self.open: dict[int, Communicator] = {}
         self.works: list[tuple[Pending, torch.Tensor]] = []
+        self.usual_threads = 0
 
     def opening(self, number: int, place: int, size: int, rendezvous: str, timeout_s: float = 30) -> Answer:
         self.openings[number] = Opening("gloo", number, place, size, rendezvous, f"run/{number}/0", timeout_s)
@@ -126,17 +130,27 @@ class Member:
         return self.footprint()
 
     def footprint(self) -> Answer:
+        """What this process holds, once all that ends by itself has ended, or after a while.
+
+        The kernel lists a thread for a moment after it was joined, on a busy machine for longer. So, if there are more
+        than when this was asked first, they are waited for.
+        """
         end = time.monotonic() + 5
         while time.monotonic() < end and any(t.name.startswith("reap") for t in threading.enumerate()):
             time.sleep(0.01)
+        graves = graveyard_size()
+        usual = self.usual_threads + GRAVE_THREADS * graves
+        while self.usual_threads and time.monotonic() < end and threads() > usual:
+            time.sleep(0.01)
+        self.usual_threads = self.usual_threads or threads()
         with open("/proc/self/statm") as file:
             rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return {
-            "threads": len(os.listdir("/proc/self/task")),
-            "descriptors": len(os.listdir("/proc/self/fd")),
-            "rss": rss,
-            "graveyard": graveyard_size(),
-        }
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return {"threads": threads(), "descriptors": descriptors, "rss": rss, "graveyard": graves}
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 def number_or_text(word: str) -> int | float | str:

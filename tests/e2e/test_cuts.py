@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.cluster import Cluster, alive, free_port
+from e2e.cluster import Cluster, alive
 from e2e.conftest import Reference
 from e2e.network import Network, Proxy, why_not
 
 from lighthouse.client import Unreachable, watch_now
 from lighthouse.core_values import Happened
+from replica.ranks import free_port
 
 GROUPS = ("g0", "g1", "g2")
 DELAY = ("--delay-s", "0.05")
@@ -295,7 +296,7 @@ def test_a_cable_to_the_lighthouse_is_cut(tmp_path: Path, undisturbed: Reference
     (Not the third way: a proxy acknowledges what does not arrive, and what the group says would arrive as before.)
     """
     run = Cluster(tmp_path / "run", *FLAGS, "--groups-wanted", "3")
-    cable = Proxy(f"127.0.0.1:{free_port()}", run.address, tmp_path / "cuts")
+    cable = Proxy(f"127.0.0.1:{free_port('127.0.0.1')}", run.address, tmp_path / "cuts")
     try:
         run.lighthouse()
         for name in GROUPS:

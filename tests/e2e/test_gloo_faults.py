@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from e2e.gloo_member import GRAVE_DESCRIPTORS, GRAVE_THREADS
 
 from replica.communicator import Rendezvous
 
@@ -269,10 +270,9 @@ def test_three_hundred_generations_leave_nothing_behind(start: Start, rendezvous
     after = ask_all(group, "cycle", 31, 331, 2, rendezvous, abandon)
     for old, new in zip(before, after, strict=True):
         assert "lost" not in new, new
-        graves = new[
-            "graveyard"
-        ]  # both abandon in the same instant, in a sum of few transfers: gloo's gap at its widest
+        # Both abandon in the same instant, in a sum of few transfers: gloo's gap at its widest.
+        graves = new["graveyard"]
         assert graves <= 6 * abandon, new
-        assert new["threads"] <= old["threads"] + 2 + 3 * graves, (old, new)
-        assert new["descriptors"] <= old["descriptors"] + 8 + 6 * graves, (old, new)
+        assert new["threads"] <= old["threads"] + GRAVE_THREADS * graves, (old, new)
+        assert new["descriptors"] <= old["descriptors"] + GRAVE_DESCRIPTORS * graves, (old, new)
         assert new["rss"] - old["rss"] < 16 << 20, (old, new)

@@ -113,7 +113,7 @@ class Tree:
         """The first test that fails, empty if none does (or there is none)."""
         if not files:
             return ""
-        code, out = self._run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *files)
+        code, out = self._run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n0", "-m", "not slow", *files)
         if code == 0:
             return ""
         found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(.+?)(?: - .*)?$", out, re.MULTILINE)

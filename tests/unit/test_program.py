@@ -19,6 +19,7 @@ import pytest
 from lighthouse.client import open_session, status, status_now
 from lighthouse.journal import replay
 from lighthouse.program import LighthouseOptions
+from lighthouse.store import Store
 from lighthouse.values import ROOT, Base, Beat, Finished, Leave, Version, Welcome
 from tests.unit.small_core import CORE
 from tests.unit.test_service import TOKEN, hello
@@ -199,6 +200,19 @@ def test_a_store_that_fails_stops_it_before_anything_is_sent(tmp_path: Path) -> 
                 assert await session.receive() is None
 
         asyncio.run(asyncio.wait_for(group(), 20))
+        code, errors = outcome(process)
+        assert code == 2
+        assert str(store) in errors
+
+
+def test_a_store_that_cannot_be_read_is_told_before_anybody_is_told_to_come(tmp_path: Path) -> None:
+    store = tmp_path / "lighthouse.db"
+    Store(store).close()
+    with sqlite3.connect(store) as db:
+        db.execute("DROP TABLE runs")
+    db.close()
+    with program(store, run_id="run") as process:
+        assert line(process) == ""
         code, errors = outcome(process)
         assert code == 2
         assert str(store) in errors

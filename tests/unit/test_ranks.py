@@ -23,12 +23,25 @@ from replica.ranks import Ranks, free_port, last_traceback
 pytestmark = pytest.mark.timeout(60)
 
 HOLD = "import os,sys,time; open(sys.argv[1]+'/'+os.environ['PLACE'],'w').write(str(os.getpid())); time.sleep(600)"
-FORK = f"""
+LARGE = """
+import mmap
+memory = mmap.mmap(-1, 1 << 29, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+memory[:: mmap.PAGESIZE] = bytes(len(memory) // mmap.PAGESIZE)
+"""
+
+
+def fork(hold: str) -> str:
+    """Starts a process in the rank's session, and one in a session of its own."""
+    return f"""
 import subprocess
 for own in (False, True):
-    subprocess.Popen([sys.executable, '-c', {HOLD!r}, sys.argv[1]], start_new_session=own,
+    subprocess.Popen([sys.executable, '-c', {hold!r}, sys.argv[1]], start_new_session=own,
                      env={{**os.environ, 'PLACE': os.environ['PLACE'] + '-kin-' + str(own)}})
 """
+
+
+FORK = fork(HOLD)
 
 
 class Scene:
@@ -107,6 +120,20 @@ def test_what_a_rank_starts_ends_with_it(tmp_path: Path) -> None:
             it.ranks.end(1)
             await it.ranks.gone()
             assert not any(map(is_there, pids))
+
+    asyncio.run(story())
+
+
+def test_what_takes_long_to_die_is_waited_for(tmp_path: Path) -> None:
+    """It has much memory to give back, after which it closes its files: a port is free only then, and a lock."""
+
+    async def story() -> None:
+        async with scene(tmp_path, "import os,sys" + fork(LARGE + HOLD) + HOLD) as it:
+            await it.start(1, 1)
+            pids = [await it.pid(place) for place in ("1-0", "1-0-kin-False", "1-0-kin-True")]
+            it.ranks.end(1)
+            await it.ranks.gone()
+            assert [place for place, pid in zip(("rank", "in it", "apart"), pids, strict=True) if is_there(pid)] == []
 
     asyncio.run(story())
 
