@@ -219,8 +219,10 @@ class TrainingState:
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that this rank holds of a tensor, without padding, outside autograd."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
     with torch.no_grad():
-        return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+        return tensor.to_local().detach()
 
 
 def _model_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
