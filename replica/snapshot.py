@@ -6,10 +6,8 @@ those bytes and, for a moment, one non-contiguous tensor.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
-import mmap
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +15,7 @@ import torch
 from lighthouse.values import Version
 from replica.beside import Beside, give_way
 from replica.manifest import Chunks, Segments, TensorSpec, flat_bytes, merged_ranges
+from replica.memory import touched
 from replica.plain import dumps
 from replica.state import TrainingState
 
@@ -67,7 +66,7 @@ class Room:
         give_way()
         self._runs = []  # of another size: it goes first
         try:
-            self._runs = [_touched(size, pinned) for size in sizes]
+            self._runs = [touched(size, pinned) for size in sizes]
         except (RuntimeError, MemoryError) as error:
             self.short = True
             log.warning("no_room bytes=%d reason=%s", sum(sizes), json.dumps(str(error)))
@@ -191,18 +190,6 @@ class Snapshot:
                     content = flat_bytes(tensors[spec.name].resolve_conj().resolve_neg().contiguous())
                     part = content[low - spec.offset : high - spec.offset]
                     run[low - start : high - start].copy_(part, non_blocking=overlapped)
-
-
-def _touched(size: int, pinned: bool) -> torch.Tensor:
-    """Memory whose pages are there. Large pages, where the kernel gives them, are there several times sooner."""
-    run = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
-    if not pinned:
-        first = -(-run.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = (run.data_ptr() + size - first) // mmap.PAGESIZE * mmap.PAGESIZE
-        if length > 0:
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
-        run.numpy()[:: mmap.PAGESIZE] = 0
-    return run
 
 
 def _chunks(specs: Sequence[TensorSpec], chunk_bytes: int | None) -> Chunks:
