@@ -28,11 +28,15 @@ from replica.values import HealCount, Merged
 
 MAGIC = 0x31435242
 """First word of a record, "BRC1": a wiped buffer does not have it."""
+MOST_HEALS = 4
+"""Heals that one record names."""
 
 _STOP, _SAVE, _NONFINITE, _DIGESTED = 1, 2, 4, 8
 
 _PREFIX = struct.Struct("<Iqqqq")
 """The first five fields, which all records of a roll call have in common."""
+_HEALS = struct.Struct(f"<{MOST_HEALS}q")
+_NO_HEALS = bytes(_HEALS.size)
 
 
 class _Row(NamedTuple):
@@ -45,7 +49,7 @@ class _Row(NamedTuple):
     step_slots: Any
     flags: Any
     opened: Any
-    heal: Any
+    heals: Any
     tokens: Any
     loss_sum: Any
     grad_sq: Any
@@ -60,7 +64,7 @@ class Record(Value, frozen=True):
 
     generation, version: the communicator's, and the one that the step starts from
     slots: those in this rank's sum; opened: newest planned generation that it opened and was told to be ready, or 0
-    heal: one heal that it was asked to stage for and has not, or 0
+    heals: those that it was asked to stage for and has room for and has not, the oldest four; numbers above 0
     stop, save, nonfinite: wishes, and whether its sums or reduced gradients are not finite
     loss_sum, tokens: over its share of `slots`; grad_sq: squared 2-norm of this shard of the reduced raw gradient sums
     compute_s: seconds of forward and backward; protocol_s: what the protocol cost this rank in its last step
@@ -71,7 +75,7 @@ class Record(Value, frozen=True):
     version: Version
     slots: tuple[int, ...] = ()
     opened: int = 0
-    heal: int = 0
+    heals: tuple[int, ...] = ()
     stop: bool = False
     save: bool = False
     nonfinite: bool = False
@@ -105,7 +109,7 @@ def pack(record: Record, slots: int) -> bytes:
         step_slots=slots,
         flags=flags | _DIGESTED * (record.digest is not None),
         opened=record.opened,
-        heal=record.heal,
+        heals=_HEALS.pack(*record.heals, *(0,) * (MOST_HEALS - len(record.heals))),
         tokens=record.tokens,
         loss_sum=record.loss_sum,
         grad_sq=record.grad_sq,
@@ -130,7 +134,7 @@ def unpack(data: bytes, slots: int) -> Record:
         version=Version(row.step, row.from_generation),
         slots=tuple(slot for slot in range(summed.bit_length()) if summed >> slot & 1),
         opened=row.opened,
-        heal=row.heal,
+        heals=tuple(filter(None, _HEALS.unpack(row.heals))),
         stop=bool(row.flags & _STOP),
         save=bool(row.flags & _SAVE),
         nonfinite=bool(row.flags & _NONFINITE),
@@ -190,7 +194,8 @@ def _merged(
     grad_norm = _norm((shard.grad_sq[0] for shard in shards), tokens) if slots else 0.0
     newest = min(min(shard.opened) for shard in shards)
     agreed = newest > generation and all(max(shard.opened) == newest for shard in shards)
-    heals = Counter(chain.from_iterable(filter(None, shard.heal) for shard in shards))
+    named = (said for shard in shards for said in shard.heals if said != _NO_HEALS)
+    heals = Counter(heal for said in named for heal in _HEALS.unpack(said) if heal)
     return Merged(
         start=version,
         generation=generation,
@@ -289,4 +294,4 @@ def _bits(own: Collection[int], slots: int) -> int:
 def _form(slots: int) -> struct.Struct:
     if slots < 1:
         raise ValueError("a step has at least one slot")
-    return struct.Struct(f"<IqqqqIqqqddddQ{-(-slots // 8)}s")
+    return struct.Struct(f"<IqqqqIq{_HEALS.size}sqddddQ{-(-slots // 8)}s")

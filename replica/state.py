@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from replica.manifest import TensorSpec, dtype_named, pack
+from replica.memory import large_pages
 from replica.plain import NotRepresentable, decode, encode, tensor_names
 
 __all__ = ["HasStateDict", "NotRepresentable", "StateMismatch", "TrainingState"]
@@ -214,13 +215,15 @@ class TrainingState:
         if in_place and old is not None and _like(old, spec) and (spec.name in mine.sharded) == spec.sharded:
             return old
         device = owner.device if owner is not None and not spec.on_host else torch.device("cpu")
-        return torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device)
+        return large_pages(torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device))
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that this rank holds of a tensor, without padding, outside autograd."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
     with torch.no_grad():
-        return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+        return tensor.to_local().detach()
 
 
 def _model_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
