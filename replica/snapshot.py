@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +16,6 @@ import torch
 from lighthouse.values import Version
 from replica.beside import Beside, give_way
 from replica.manifest import Chunks, Segments, TensorSpec, flat_bytes, merged_ranges
-from replica.memory import touched
 from replica.plain import dumps
 from replica.state import TrainingState
 
@@ -66,7 +66,7 @@ class Room:
         give_way()
         self._runs = []  # of another size: it goes first
         try:
-            self._runs = [touched(size, pinned) for size in sizes]
+            self._runs = [_touched(size, pinned) for size in sizes]
         except (RuntimeError, MemoryError) as error:
             self.short = True
             log.warning("no_room bytes=%d reason=%s", sum(sizes), json.dumps(str(error)))
@@ -190,6 +190,14 @@ class Snapshot:
                     content = flat_bytes(tensors[spec.name].resolve_conj().resolve_neg().contiguous())
                     part = content[low - spec.offset : high - spec.offset]
                     run[low - start : high - start].copy_(part, non_blocking=overlapped)
+
+
+def _touched(size: int, pinned: bool) -> torch.Tensor:
+    """uint8[size] whose pages are there."""
+    run = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    if not pinned:
+        run.numpy()[:: mmap.PAGESIZE] = 0
+    return run
 
 
 def _chunks(specs: Sequence[TensorSpec], chunk_bytes: int | None) -> Chunks:

@@ -20,7 +20,6 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from replica.manifest import TensorSpec, dtype_named, pack
-from replica.memory import large_pages
 from replica.plain import NotRepresentable, decode, encode, tensor_names
 
 __all__ = ["HasStateDict", "NotRepresentable", "StateMismatch", "TrainingState"]
@@ -215,7 +214,7 @@ class TrainingState:
         if in_place and old is not None and _like(old, spec) and (spec.name in mine.sharded) == spec.sharded:
             return old
         device = owner.device if owner is not None and not spec.on_host else torch.device("cpu")
-        return large_pages(torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device))
+        return torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
