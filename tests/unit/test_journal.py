@@ -195,8 +195,8 @@ def test_effects_too_large_to_keep_are_still_compared(path: Path) -> None:
     life.turn(Started(record=StoreRecord(), wall_ms=1))
     life.turn(*(SaidHello(conn=conn, message=hello(f"g{conn}")) for conn in range(400)))
     journal.close()
-    ((_, _, _, segment),) = segments(path)
-    assert segment.turns[1].effects is None
+    turns = [turn for *_, segment in segments(path) for turn in segment.turns]
+    assert turns[1].effects is None
     assert replay(path, CORE) == ()
 
     def late(state: SmallState, now: float) -> tuple[SmallState, Sequence[Effect]]:
