@@ -125,7 +125,8 @@ class Runs:
     async def has_begun(self, run_id: str) -> bool:
         """Begins a run if need be, and waits until its record was read; False if an owner failed before."""
         begun = self.begin(run_id).begun
-        await asyncio.wait({begun, self.failed}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {begun, self.failed}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         return begun.done()
 
     async def all_ended(self) -> bool:

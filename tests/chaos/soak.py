@@ -34,7 +34,7 @@ from e2e.cluster import Cluster, alive, processes_of
 
 LEASE_S = 4.0
 STALL_S = 20.0
-"""Short, so that ranks which stand still are put out within a soak; half of it is what ranks may take to leave."""
+"""Short, so that ranks which stand still are put out within a soak."""
 BACK_S = 120.0
 """How long a group may take to train again, on a machine with too few cores, after whatever happened."""
 STARTING_S = 15.0

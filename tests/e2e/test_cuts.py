@@ -218,8 +218,8 @@ def test_a_host_is_dead_and_says_nothing(hosts: Callable[..., Hosts], undisturbe
 
 # ---- peers only -----------------------------------------------------------------------------------------------------
 
-STALLS = ("--stall-patience-s", "24", "--connect-s", "20")
-"""Half of the first is what ranks may take to leave, on a machine with too few cores."""
+STALLS = ("--stall-patience-s", "24", "--connect-s", "40")
+"""Half of the second is what ranks may take to leave, on a machine with too few cores."""
 
 
 @hosts_of_our_own

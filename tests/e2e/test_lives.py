@@ -136,7 +136,7 @@ def test_too_few_hold_and_heal_in_the_hold(cluster: Callable[..., Cluster], undi
 @pytest.mark.timeout(300)
 def test_a_rank_hangs(cluster: Callable[..., Cluster], undisturbed: Reference) -> None:
     """It lives, and its agent beats; the others wait for it in vain, until it is evicted and started anew."""
-    run = cluster("--groups-wanted", "3", "--stall-patience-s", "3", "--connect-s", "15")
+    run = cluster("--groups-wanted", "3", "--stall-patience-s", "6", "--connect-s", "30")
     three(run)
     hung = run.rank_pids("g1")[0]
     run.kill_rank("g1", number=signal.SIGSTOP)
