@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import prod
 
 import torch
 
 from lighthouse.values import Value
 from replica.plain import dtype_named
 
-__all__ = ["Chunks", "Segments", "TensorSpec", "byte_view", "dtype_named", "flat_bytes", "is_direct", "pack"]
+__all__ = ["Chunks", "Segments", "TensorSpec", "Tensors", "byte_view", "dtype_named", "flat_bytes", "is_direct", "pack"]
 
 
-class TensorSpec(Value, frozen=True):
+class TensorSpec(Value, frozen=True, gc=False):
     """One tensor of a manifest: its *local* shape, and where its bytes start in the packed run.
 
     dtype: torch's name without "torch."; sharded: a DTensor's local shard
@@ -35,10 +37,52 @@ class TensorSpec(Value, frozen=True):
     @property
     def bytes(self) -> int:
         """Bytes of the tensor. Raises ValueError if this torch does not know the dtype."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count * dtype_named(self.dtype).itemsize
+        return prod(self.shape) * _itemsize(self.dtype)
+
+
+class Tensors(Value, frozen=True):
+    """The same tensors column by column, as they are sent: thousands of them cost a few columns.
+
+    dims: how many of `extents` are the shape of each; sharded, on_host: a byte each, 0 or 1
+    """
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    dims: tuple[int, ...]
+    extents: tuple[int, ...]
+    sharded: bytes
+    on_host: bytes
+
+    @classmethod
+    def of(cls, specs: Sequence[TensorSpec]) -> Tensors:
+        """The columns of tensors that lie one after another, in this order."""
+        return cls(
+            names=tuple(spec.name for spec in specs),
+            dtypes=tuple(spec.dtype for spec in specs),
+            dims=tuple(len(spec.shape) for spec in specs),
+            extents=tuple(extent for spec in specs for extent in spec.shape),
+            sharded=bytes(spec.sharded for spec in specs),
+            on_host=bytes(spec.on_host for spec in specs),
+        )
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The tensors. Raises ValueError if the columns do not fit each other, or a dtype is not known here."""
+        if len(set(self.names)) < len(self.names) or min(self.extents, default=0) < 0 or min(self.dims, default=0) < 0:
+            raise ValueError("manifest: a name comes twice, or an extent is below 0")
+        if sum(self.dims) != len(self.extents):
+            raise ValueError(f"manifest: {len(self.extents)} extents for {sum(self.dims)} dimensions")
+        found = []
+        offset = at = 0
+        columns = zip(self.names, self.dtypes, self.dims, self.sharded, self.on_host, strict=True)
+        for name, dtype, dims, sharded, on_host in columns:
+            shape = self.extents[at : at + dims]
+            spec = TensorSpec(
+                name=name, dtype=dtype, shape=shape, offset=offset, sharded=bool(sharded), on_host=bool(on_host)
+            )
+            found.append(spec)
+            at += dims
+            offset += spec.bytes
+        return tuple(found)
 
 
 class Chunks(Value, frozen=True):
@@ -68,32 +112,27 @@ def pack(
     specs = []
     offset = 0
     for name, tensor in tensors:
-        dtype = str(tensor.dtype).removeprefix("torch.")
         spec = TensorSpec(
             name=name,
-            dtype=dtype,
+            dtype=str(tensor.dtype).removeprefix("torch."),
             shape=tuple(tensor.shape),
             offset=offset,
             sharded=name in sharded,
             on_host=name in on_host,
         )
         specs.append(spec)
-        offset += spec.bytes
+        offset += tensor.nbytes
     return tuple(specs)
 
 
 def packed_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Bytes of the whole run. Raises ValueError if the tensors do not lie one after another, or appear twice."""
-    offset = 0
-    seen = set()
-    for spec in specs:
-        if spec.offset != offset or min(spec.shape, default=0) < 0 or spec.name in seen:
-            raise ValueError(
-                f"manifest: {spec.name!r} with shape {spec.shape} at byte {spec.offset}, expected {offset}"
-            )
-        seen.add(spec.name)
-        offset += spec.bytes
-    return offset
+    """Bytes of the whole run. Raises ValueError if this torch does not know the last dtype."""
+    return specs[-1].offset + specs[-1].bytes if specs else 0
+
+
+@lru_cache(64)
+def _itemsize(dtype: str) -> int:
+    return dtype_named(dtype).itemsize
 
 
 def is_direct(tensor: torch.Tensor) -> bool:
@@ -112,21 +151,21 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
 
 
 class Segments:
-    """Pieces of memory by where they lie in a packed run; there may be holes."""
+    """Memory of direct tensors by where they lie in a packed run; there may be holes."""
 
-    def __init__(self, pieces: Iterable[tuple[int, memoryview]]) -> None:
-        ordered = sorted(((start, view) for start, view in pieces if len(view)), key=lambda piece: piece[0])
+    def __init__(self, pieces: Iterable[tuple[int, torch.Tensor]]) -> None:
+        ordered = sorted(((start, tensor) for start, tensor in pieces if tensor.nbytes), key=lambda piece: piece[0])
         self._starts = [start for start, _ in ordered]
-        self._views = [view for _, view in ordered]
+        self._tensors = [tensor for _, tensor in ordered]
 
     def views(self, start: int, end: int) -> list[memoryview]:
         """The memory of bytes [start, end) of the run, in order, not copied. Raises LookupError at a hole."""
         found = []
         at = max(bisect_right(self._starts, start) - 1, 0)
         while start < end:
-            if at >= len(self._starts) or not self._starts[at] <= start < self._starts[at] + len(self._views[at]):
+            if at >= len(self._starts) or not self._starts[at] <= start < self._starts[at] + self._tensors[at].nbytes:
                 raise LookupError(f"byte {start} of the run is not held")
-            view = self._views[at][start - self._starts[at] : end - self._starts[at]]
+            view = byte_view(self._tensors[at])[start - self._starts[at] : end - self._starts[at]]
             found.append(view)
             start += len(view)
             at += 1

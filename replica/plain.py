@@ -75,7 +75,7 @@ def tensor_names(tree: Any) -> list[str]:
         return [name for item in tree for name in tensor_names(item)]
     if not isinstance(tree, dict):
         return []
-    if set(tree) == {"!tensor"}:
+    if len(tree) == 1 and "!tensor" in tree:
         return [tree["!tensor"]]
     return [name for item in tree.values() for name in tensor_names(item)]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
 from lighthouse.values import Version
 from replica.beside import Beside
-from replica.manifest import Chunks, Segments, TensorSpec, byte_view, flat_bytes
+from replica.manifest import Chunks, Segments, Tensors, TensorSpec, flat_bytes, packed_bytes
 from replica.plain import dumps
 from replica.state import TrainingState
 
@@ -121,6 +122,11 @@ class Snapshot:
                 snapshot._beside = Beside(lambda: snapshot._copy(steady, overlapped=False), "stage")
         return snapshot
 
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The manifest's tensors as they are sent."""
+        return Tensors.of(self.specs)
+
     @property
     def bytes(self) -> int:
         """Host memory that the snapshot takes."""
@@ -143,7 +149,7 @@ class Snapshot:
 
     def segments(self) -> Segments:
         """The memory of what is held, by its place in the run. Call `wait` before reading."""
-        return Segments((start, byte_view(run)) for start, run in self._runs)
+        return Segments(self._runs)
 
     def _copy_on_side_stream(self, tensors: dict[str, torch.Tensor], device: torch.device) -> None:
         side = torch.cuda.Stream(device)
@@ -167,7 +173,7 @@ class Snapshot:
 
 def _chunks(specs: Sequence[TensorSpec], chunk_bytes: int | None) -> Chunks:
     """The chunks of a run; of the same size at all donors, since it is a function of the state alone."""
-    total = sum(spec.bytes for spec in specs)
+    total = packed_bytes(specs)
     return Chunks(total=total, size=chunk_bytes or min(4 << 20, max(4 << 10, total // 64)))
 
 

@@ -64,7 +64,7 @@ class _Leaves:
                 raise NotRepresentable(f"{name} is a DTensor laid out otherwise than its parameter")
             self.sharded.add(name)
         local = local_part(tensor)
-        if like is not None and local.device.type == "cpu" and like.device.type != "cpu":
+        if like is not None and local.is_cpu and not like.is_cpu:
             self.on_host.add(name)
         self.tensors[name] = local
         return name
@@ -219,8 +219,10 @@ class TrainingState:
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that this rank holds of a tensor, without padding, outside autograd."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
     with torch.no_grad():
-        return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+        return tensor.to_local().detach()
 
 
 def _model_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -279,7 +281,7 @@ def _as_sharded(local: torch.Tensor, like: Any) -> DTensor:
 
 
 def _like(tensor: torch.Tensor, spec: TensorSpec) -> bool:
-    return tuple(tensor.shape) == spec.shape and str(tensor.dtype) == f"torch.{spec.dtype}"
+    return tensor.shape == spec.shape and tensor.dtype is dtype_named(spec.dtype)
 
 
 def _check(
@@ -306,6 +308,8 @@ def _check(
     _same("tensors of the model", sorted({n for n in given if n.startswith("model/")} ^ model), [])
     for name in sorted(model):
         spec, own_tensor = given[name], leaves.tensors[name]
+        if _like(own_tensor, spec) and spec.sharded is (name in leaves.sharded):
+            continue
         _same(f"local shape of {name}", spec.shape, tuple(own_tensor.shape))
         _same(f"dtype of {name}", spec.dtype, str(own_tensor.dtype).removeprefix("torch."))
         _same(f"sharding of {name}", spec.sharded, name in leaves.sharded)

@@ -20,7 +20,7 @@ import torch
 
 from lighthouse.values import Version
 from replica.entry import Answer, Entry
-from replica.manifest import Chunks, TensorSpec, packed_bytes
+from replica.manifest import Chunks, Tensors, TensorSpec, packed_bytes
 from replica.plain import loads
 from replica.state import StateMismatch, TrainingState
 from replica.transfer_landing import Landing
@@ -74,14 +74,14 @@ def fetch_entry(
             raise WrongState(
                 f"the entry offered goes from {offer.name.start} to {offer.name.end}, asked from {version}"
             )
-        _check_run(offer.tensors, offer.chunks)
-        theirs = [(spec.dtype, spec.shape) for spec in offer.tensors]
+        specs = _specs(offer.tensors, offer.chunks)
+        theirs = [(spec.dtype, spec.shape) for spec in specs]
         ours = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in like]
         if theirs and theirs != ours:
             raise WrongState(f"the bucket layout of the source is {theirs}, here {ours}")
         if theirs:
             received.extend(buffers() if buffers else (torch.empty(t.shape, dtype=t.dtype) for t in like))
-        return Landing(offer.tensors, offer.chunks, {s.name: t for s, t in zip(offer.tensors, received, strict=True)})
+        return Landing(specs, offer.chunks, {spec.name: t for spec, t in zip(specs, received, strict=True)})
 
     limits = limits or TransferLimits()
     shy = shy if shy is not None else set()
@@ -128,12 +128,12 @@ def load_snapshot(
     def land(offer: OfferSnapshot) -> Landing:
         if offer.heal != heal:
             raise WrongState(f"the snapshot offered is of heal {offer.heal}, asked for {heal}")
-        _check_run(offer.tensors, offer.chunks)
+        specs = _specs(offer.tensors, offer.chunks)
         try:
-            targets = state.prepare(offer.tensors, loads(offer.scalars))
+            targets = state.prepare(specs, loads(offer.scalars))
         except (StateMismatch, ValueError, KeyError, TypeError) as error:
             raise WrongState(f"the snapshot of heal {heal} does not fit: {error}") from error
-        return Landing(offer.tensors, offer.chunks, targets)
+        return Landing(specs, offer.chunks, targets)
 
     limits = limits or TransferLimits()
     links = len(sources) * limits.links
@@ -306,13 +306,15 @@ class _Gather:
             work.give_back(list(asked))
 
 
-def _check_run(tensors: tuple[TensorSpec, ...], chunks: Chunks) -> None:
+def _specs(tensors: Tensors, chunks: Chunks) -> tuple[TensorSpec, ...]:
     try:
-        total = packed_bytes(tensors)
+        specs = tensors.specs()
     except (ValueError, AttributeError) as error:
         raise WrongState(f"the manifest cannot be used: {error}") from error
+    total = packed_bytes(specs)
     if total != chunks.total or not 0 < chunks.size < 1 << 31:
         raise WrongState(f"the manifest's chunks {chunks} do not make its {total} bytes")
+    return specs
 
 
 def _differing(first: Any, other: Any) -> str:

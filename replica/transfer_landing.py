@@ -57,7 +57,7 @@ class Landing:
             if spec.bytes == 0:
                 continue
             if is_direct(target):
-                direct.append((spec.offset, byte_view(target)))
+                direct.append((spec.offset, target))
             elif target.is_contiguous() and not target.is_conj() and not target.is_neg():
                 self._detours.extend(_by_chunk(spec, chunks, flat_bytes(target)))
             else:

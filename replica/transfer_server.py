@@ -14,9 +14,11 @@ import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
+import torch
+
 from replica.entry import Answer as LogAnswer
 from replica.entry import Entry, EntryLog
-from replica.manifest import Chunks, Segments, byte_view, pack
+from replica.manifest import Chunks, Segments, Tensors, pack, packed_bytes
 from replica.snapshot import Snapshot
 from replica.transfer_limits import TransferLimits
 from replica.transfer_link import Link, LinkLost, prove_as_source
@@ -189,12 +191,17 @@ class WeightServer:
             if isinstance(found, LogAnswer):
                 link.say_as_source(Denied(kind=found.value, reason=_REASONS[found].format(ask.version)))
                 return
-            offer = _offer_entry(found)
-            link.say_as_source(offer)
-            segments = Segments(
-                (spec.offset, byte_view(bucket)) for spec, bucket in zip(offer.tensors, _on_host(found), strict=True)
+            buckets = _on_host(found)
+            specs = pack(((f"bucket {i}", bucket) for i, bucket in enumerate(buckets)), frozenset(), frozenset())
+            chunks = Chunks(total=packed_bytes(specs), size=_ENTRY_CHUNK_BYTES)
+            presence = bytes(found.presence)
+            link.say_as_source(
+                OfferEntry(
+                    name=found.name, merged=found.merged, presence=presence, tensors=Tensors.of(specs), chunks=chunks
+                )
             )
-            _send_wanted(link, offer.chunks, segments)
+            segments = Segments((spec.offset, bucket) for spec, bucket in zip(specs, buckets, strict=True))
+            _send_wanted(link, chunks, segments)
 
     def _answer_snapshot(self, link: Link, ask: AskSnapshot) -> None:
         snapshot = self._await_staged(link, ask)
@@ -210,7 +217,7 @@ class WeightServer:
                 cursor=snapshot.cursor,
                 stop=snapshot.stop,
                 scalars=snapshot.scalars,
-                tensors=snapshot.specs,
+                tensors=snapshot.tensors,
                 chunks=snapshot.chunks,
                 held=tuple(HeldRange(first=first, end=end) for first, end in snapshot.held),
             )
@@ -228,18 +235,7 @@ class WeightServer:
             return self._staged.get(ask.heal)
 
 
-def _offer_entry(entry: Entry) -> OfferEntry:
-    specs = pack(((f"bucket {i}", bucket) for i, bucket in enumerate(entry.buckets)), frozenset(), frozenset())
-    return OfferEntry(
-        name=entry.name,
-        merged=entry.merged,
-        presence=bytes(entry.presence),
-        tensors=specs,
-        chunks=Chunks(total=sum(spec.bytes for spec in specs), size=_ENTRY_CHUNK_BYTES),
-    )
-
-
-def _on_host(entry: Entry) -> list[Any]:
+def _on_host(entry: Entry) -> list[torch.Tensor]:
     """The buckets themselves where they lie on the host, else copies of them that live as long as the answer."""
     return [bucket.cpu().contiguous() for bucket in entry.buckets]
 

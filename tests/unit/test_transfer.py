@@ -303,7 +303,7 @@ def trickling(snapshot: Snapshot, drop_s: float) -> tuple[str, Callable[[], None
                     cursor=snapshot.cursor,
                     stop=snapshot.stop,
                     scalars=snapshot.scalars,
-                    tensors=snapshot.specs,
+                    tensors=snapshot.tensors,
                     chunks=snapshot.chunks,
                     held=held,
                 )
