@@ -235,7 +235,7 @@ def _reports_due(state: RunState, now: float) -> bool:
     change = state.change
     if change is None or now >= change.until_s:
         return False
-    loads = any(g.live and g.heal and (g.loading or g.report.version.step < 0) for g in state.groups.values())
+    loads = any(g.loads for g in state.groups.values())
     return loads or any(g.live and g.report.abandoned < change.number for g in state.groups.values())
 
 

@@ -2,7 +2,8 @@
 
 A group that is in no generation and has not caught up gets donors: the members with the fewest joiners. In a hold they
 stage at once, at the base; otherwise through the roll call, so that all stage one version: each two of the stripes. One
-donor's death costs the joiner nothing then; a joiner that has too few left is given others, and begins anew.
+donor's death costs the joiner nothing then; a joiner that has too few left is given others, and begins anew. It is told
+of joiners that load already, too: they pass on what they have, if it is of the same version.
 """
 
 from __future__ import annotations
@@ -151,12 +152,21 @@ def _start(state: RunState, group: Group, donors: dict[str, Group]) -> RunState:
     for place, donor in enumerate(chosen):
         stage = Stage(heal=heal, joiner=group.name, donors=len(chosen), place=place, now=held > 0)
         state = send(state, donor, stage)
-    sources = tuple(Source(name=donor.name, weights=donor.weights) for donor in chosen)
-    state = send(state, group, Heal(heal=heal, sources=sources))
+    passing = _sources(_loading(state)[: state.config.donors])
+    state = send(state, group, Heal(heal=heal, sources=_sources(chosen), passing=passing))
     named = {donor.name: donor.incarnation for donor in chosen}
     fields = {"heal": heal, "donors": named, "held": held, "progress": None}
     state = change_group(state, group, caught=False, loading=True, **fields)
     return tell(state, "heal", "", group.name, donors=" ".join(named))
+
+
+def _loading(state: RunState) -> list[Group]:
+    """Joiners that load just now, the one that was told last first."""
+    return sorted((g for g in state.groups.values() if g.loads), key=lambda g: g.heal, reverse=True)
+
+
+def _sources(groups: list[Group]) -> tuple[Source, ...]:
+    return tuple(Source(name=group.name, weights=group.weights) for group in groups)
 
 
 def _drop_forgotten(state: RunState) -> RunState:

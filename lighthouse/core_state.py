@@ -73,6 +73,11 @@ class Group(Value, frozen=True):
         return self.progress is not None or self.caught
 
     @property
+    def loads(self) -> bool:
+        """It was told to load, and has not said yet that it has weights again."""
+        return self.live and self.heal != 0 and (self.loading or self.report.version.step < 0)
+
+    @property
     def live(self) -> bool:
         """It has a stream. (One whose lease ran out is not in the table.)"""
         return self.conn != 0

@@ -56,8 +56,7 @@ class Member(Value, frozen=True):
 class RosterChange(Value, frozen=True):
     """A roster told as a difference, so that a change costs each member O(changes) bytes.
 
-    `previous` is the generation whose roster (with the roles that the receiver has by now) the change starts from;
-    0 means from nothing: `joined` is then the whole roster.
+    previous: the generation whose roster, roles as the receiver has them, it starts from; 0: `joined` is the whole.
     """
 
     previous: int
@@ -362,11 +361,12 @@ class Stage(Message, frozen=True):
 
 
 class Heal(Message, frozen=True):
-    """Load from these donors, then replay entries until the switch. entries: what there is needs no load before."""
+    """Load from these donors, and joiners if they pass on the same; then replay entries. entries: load nothing."""
 
     heal: int
     sources: tuple[Source, ...]
     entries: bool = False
+    passing: tuple[Source, ...] = ()
 
 
 class Release(Message, frozen=True):

@@ -332,14 +332,16 @@ class Stage(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., place: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Heal(_message.Message):
-    __slots__ = ("heal", "sources", "entries")
+    __slots__ = ("heal", "sources", "entries", "passing")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    PASSING_FIELD_NUMBER: _ClassVar[int]
     heal: int
     sources: _containers.RepeatedCompositeFieldContainer[Source]
     entries: bool
-    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., entries: _Optional[bool] = ...) -> None: ...
+    passing: _containers.RepeatedCompositeFieldContainer[Source]
+    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., entries: _Optional[bool] = ..., passing: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("heal",)

@@ -71,7 +71,8 @@ def base(state: AgentState, message: Base, now: float) -> AgentState:
 
 def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     none = (None,) * state.config.shards
-    joining = Joining(heal=message.heal, sources=message.sources, loaded=none, up_to_date=none, moved=none)
+    found = {"heal": message.heal, "sources": message.sources, "passing": message.passing}
+    joining = Joining(**found, loaded=none, up_to_date=none, moved=none)
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
@@ -110,6 +111,8 @@ def loaded(state: AgentState, shard_rank: int, message: Loaded, now: float) -> A
             "step": message.version.step,
             "generation": message.version.generation,
             "cursor": message.cursor,
+            "bytes": sum(m.bytes for m in joining.loaded if m is not None),
+            "seconds": max(m.seconds for m in joining.loaded if m is not None),
         },
     )
 
@@ -188,7 +191,7 @@ def load(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     joining = state.joining
     if joining is None or joining.phase is not JoinPhase.ASKED or not attached(state) or state.ending is not None:
         return state
-    effects.append(ToRanks(message=Load(heal=joining.heal, sources=joining.sources)))
+    effects.append(ToRanks(message=Load(heal=joining.heal, sources=joining.sources, passing=joining.passing)))
     state = put(
         state, stand=Stand(usable=False), seat=Seat(), joining=put(joining, phase=JoinPhase.LOADING), stagings=()
     )

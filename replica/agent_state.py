@@ -203,6 +203,7 @@ class Level(Value, frozen=True):
 class Joining(Value, frozen=True):
     """A heal of this group.
 
+    passing: other joiners that it may load from
     up_to_date, moved: by shard_rank, the version that its sources had nothing newer than, and how much it has loaded
     told_in: session in which the lighthouse was told that it has caught up, or that it failed
     progress: told last, the next time at `progress_at` or later
@@ -210,6 +211,7 @@ class Joining(Value, frozen=True):
 
     heal: int
     sources: tuple[Source, ...]
+    passing: tuple[Source, ...] = ()
     phase: JoinPhase = JoinPhase.ASKED
     loaded: tuple[Loaded | None, ...] = ()
     up_to_date: tuple[Version | None, ...] = ()

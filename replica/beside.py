@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_BEHIND = 10
+"""By so much is the priority of a thread lower that gives way."""
+
+
+def give_way() -> None:
+    """What this thread does from now on can wait: it has a core to itself only where the training threads leave one."""
+    thread = threading.get_native_id()
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _BEHIND)
 
 
 class Beside(Generic[T]):
     """Runs `work` on a thread of its own, from now on. `result` may be asked for by any thread, any number of times."""
 
     def __init__(self, work: Callable[[], T], name: str) -> None:
-        self._work = work
+        self._work: list[Callable[[], T]] = [work]
         self._results: list[T] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether `result` need not wait."""
+        return not self._thread.is_alive()
 
     def result(self) -> T:
         """What the work gave, once it is done. Raises what it raised."""
@@ -28,6 +44,7 @@ class Beside(Generic[T]):
 
     def _run(self) -> None:
         try:
-            self._results.append(self._work())
+            # What it refers to, whoever holds this perhaps, is let go of once it is done.
+            self._results.append(self._work.pop()())
         except BaseException as error:  # noqa: BLE001 raised again where the result is asked for
             self._error = error

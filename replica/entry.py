@@ -4,21 +4,31 @@ An entry is immutable, and so are its buffers from the moment it is kept. Three 
 step after it (until `release_before`), every joiner it is owed to (until the joiner has it, is released, or has fallen
 behind its byte limit), and readers that are sending it just now. When the last one lets go, its buckets lie ready for
 `reuse`: they are never copied and never handed out while somebody reads them.
+
+Buckets on a GPU are the exception: what is owed to a joiner is copied to the host beside the next step, is served from
+there, and takes no memory of the GPU once the step after it is through.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import torch
 
 from lighthouse.values import EntryName, Version
+from replica.beside import Beside, give_way
 from replica.values import Merged
+
+Buckets = tuple[torch.Tensor, ...]
+
+log = logging.getLogger("replica.entry")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,11 +72,45 @@ CURRENT = 0
 """Holder "the step after it"; heals are numbered from 1."""
 
 
+def to_host(buckets: Buckets) -> Beside[Buckets] | None:
+    """Begins to copy buckets on a GPU to pinned memory, on a stream of its own; None if they lie on the host anyway."""
+    devices = {bucket.device for bucket in buckets if bucket.device.type == "cuda"}
+    if not devices:
+        return None
+    device = devices.pop()
+    written = torch.cuda.current_stream(device).record_event()
+
+    def copy() -> Buckets:
+        give_way()
+        side = torch.cuda.Stream(device)
+        side.wait_event(written)
+        try:
+            copies = [torch.empty(bucket.shape, dtype=bucket.dtype, pin_memory=True) for bucket in buckets]
+        except RuntimeError as error:
+            log.warning("entry_stays_on_gpu reason=%s", json.dumps(str(error)))
+            return buckets
+        with torch.cuda.stream(side):
+            for bucket, copied in zip(buckets, copies, strict=True):
+                copied.copy_(bucket, non_blocking=True)
+        side.synchronize()
+        return tuple(copies)
+
+    return Beside(copy, "entry")
+
+
 @dataclass(eq=False)
 class _Kept:
+    """host: the copy for joiners, from the moment that it is begun; moved: it has taken the place of the buckets."""
+
     entry: Entry
     holders: set[int]
     readers: int = 0
+    host: Beside[Buckets] | None = None
+    moved: bool = False
+
+    def for_joiners(self) -> Entry:
+        """The entry with its buckets on the host, once they are there."""
+        return self.entry if self.host is None or self.moved else replace(self.entry, buckets=self.host.result())
 
 
 @dataclass(eq=False)
@@ -82,9 +126,11 @@ class EntryLog:
     """The entries that this rank holds, by the version they start from. All methods may be called from any thread.
 
     reuse_sets: how many released sets of buckets are kept for `reuse`; more than that go back to the allocator
+    aside: begins the copy of what is owed to a joiner to where it is to lie; None: it lies there
     """
 
-    def __init__(self, reuse_sets: int = 2) -> None:
+    def __init__(self, reuse_sets: int = 2, aside: Callable[[Buckets], Beside[Buckets] | None] = to_host) -> None:
+        self._aside = aside
         self._changed = threading.Condition()
         self._kept: dict[Version, _Kept] = {}
         self._owed: dict[int, _Owed] = {}
@@ -122,6 +168,7 @@ class EntryLog:
                 if start.step >= owed.since.step and not owed.behind:
                     self._owe_one(heal, owed, start)
             self._newest = entry.name.end
+            self._move_aside()
             self._changed.notify_all()
 
     def owe(self, heal: int, since: Version, limit_bytes: int) -> None:
@@ -160,6 +207,7 @@ class EntryLog:
             for start in sorted(self._kept):
                 if start.step < version.step:
                     self._let_go(start, CURRENT)
+            self._move_aside()
 
     def stand_on(self, version: Version) -> None:
         """The rank stands on `version` without an entry (loaded, restored, rolled back): everything kept is let go.
@@ -194,7 +242,10 @@ class EntryLog:
             if isinstance(kept, _Kept):
                 kept.readers += 1
         try:
-            yield kept.entry if isinstance(kept, _Kept) else kept
+            if isinstance(kept, _Kept):
+                yield kept.for_joiners() if heal != CURRENT else kept.entry
+            else:
+                yield kept
         finally:
             if isinstance(kept, _Kept):
                 with self._changed:
@@ -246,6 +297,8 @@ class EntryLog:
 
     def _owe_one(self, heal: int, owed: _Owed, start: Version) -> None:
         kept = self._kept[start]
+        if kept.host is None:
+            kept.host = self._aside(kept.entry.buckets)
         kept.holders.add(heal)
         owed.starts.add(start)
         owed.held_bytes += kept.entry.bytes
@@ -266,8 +319,14 @@ class EntryLog:
                 del self._kept[start]
                 self._settle(kept)
 
+    def _move_aside(self) -> None:
+        """What is kept for joiners alone lies aside from now on, if the copy is complete."""
+        for kept in self._kept.values():
+            if kept.host is not None and not kept.moved and kept.host.done and CURRENT not in kept.holders:
+                kept.entry, kept.moved = kept.for_joiners(), True
+
     def _settle(self, kept: _Kept) -> None:
-        if self._closed or kept.holders or kept.readers or not kept.entry.buckets:
+        if self._closed or kept.holders or kept.readers or not kept.entry.buckets or kept.moved:
             return
         if len(self._reusable) < self._reuse_sets:
             self._reusable.append(kept.entry.buckets)

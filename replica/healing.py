@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from lighthouse.values import ROOT, EntryName, Version
+from lighthouse.values import ROOT, EntryName, Source, Version
 from replica.descriptors import socket_lock
 from replica.digest import StepDigest
 from replica.entry import Entry, EntryLog
@@ -52,10 +52,11 @@ class _Teller:
     ) -> None:
         self._each = each
         self._heal = command.heal
-        self._names = {source.weights[shard_rank]: source.name for source in command.sources}
+        sources = (*command.sources, *command.passing)
+        self._names = {source.weights[shard_rank]: source.name for source in sources}
         self._say = say
         self._lock = threading.Lock()
-        self._began_s = self._last_s = time.monotonic()
+        self._began_s = self._last_s = 0.0
         self._last_bytes = -1
         self._sources: set[str] = set()
 
@@ -66,7 +67,9 @@ class _Teller:
         now = time.monotonic()
         with self._lock:
             self._sources.add(self._names[source])
-            first, past_s = self._last_bytes < 0, now - self._last_s
+            first = self._last_bytes < 0
+            self._began_s = now if first else self._began_s
+            past_s = now - self._last_s
             if not first and (past_s < _TELL_EVERY_S or count <= self._last_bytes):
                 return
             rate = 0.0 if first else (count - self._last_bytes) / past_s
@@ -76,11 +79,14 @@ class _Teller:
             self._say(Moved(heal=self._heal, bytes=count, total=total, seconds=seconds, rate=rate, sources=sources))
 
 
+Stripes = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class _Expected:
-    """A snapshot to come: its stripes, none for all, and the memory for it."""
+    """A snapshot to come: its stripes, none for all, and the memory for it. Those of the same stripes share it."""
 
-    stripes: tuple[tuple[int, int], ...]
+    stripes: Stripes
     room: Room | None
 
 
@@ -126,6 +132,8 @@ class Healing:
         self._shy: set[str] = set()
         self._expected: dict[int, _Expected] = {}
         self._staged: list[Snapshot] = []
+        self._spare: list[torch.Tensor] = []
+        self._passes = False
         self.digest = StepDigest(state)
 
     def settle(self, becomes: Version | None = None) -> None:
@@ -138,6 +146,9 @@ class Healing:
                 self._reached = becomes
                 self._held = {name: entry for name, entry in self._held.items() if name.end != becomes}
                 self._changed.notify_all()
+        if self._passes:
+            self._server.pass_no_more()
+            self._passes = False
         self._make_readable()
         self.digest.settle()
 
@@ -180,11 +191,13 @@ class Healing:
             if self._wanted > command.heal:
                 return LoadFailed(heal=command.heal, reason="another heal took its place")
         self.settle()
+        self._spare = []  # this rank may need it
+        self._passes = True
         teller = _Teller(command, self._shard_rank, self._say, each)
         try:
             deadlines = self._in_force.now
             loaded = load_snapshot(
-                self._addresses(command),
+                self._addresses(command.sources),
                 command.heal,
                 self._state,
                 self._token,
@@ -193,6 +206,8 @@ class Healing:
                 limits=TransferLimits.of(deadlines),
                 lock=socket_lock(),
                 cancel=cancel,
+                passing=self._addresses(command.passing),
+                pass_on=self._server.pass_on,
             )
         except (TransferFailed, ValueError) as failure:
             return LoadFailed(heal=command.heal, reason=str(failure))
@@ -229,31 +244,58 @@ class Healing:
         of, place = command.donors, command.place
         stripes = ((place, of), ((place + 1) % of, of)) if of > 2 else ()
         self._make_readable()
-        room = None if command.now else Room(self._state, stripes)
-        self._expected[command.heal] = _Expected(stripes, room)
+        needs_room = self._spare or not command.now
+        self._expected[command.heal] = _Expected(stripes, self._room(stripes) if needs_room else None)
+
+    def _room(self, stripes: Stripes) -> Room:
+        """Memory for a snapshot: that which is being made for another heal, or that of the last snapshot, or new."""
+        for other in self._expected.values():
+            if other.room is not None and other.stripes == stripes:
+                return other.room
+        spare, self._spare = self._spare, []
+        return Room(self._state, stripes, spare=spare)
 
     def ready(self, heals: Sequence[int]) -> tuple[int, ...]:
         """Those of the heals that there is room to stage for by now."""
         rooms = ((heal, self._expected.get(heal)) for heal in heals)
         return tuple(heal for heal, e in rooms if e is None or e.room is None or e.room.ready)
 
-    def stage(self, heal: int, version: Version, cursor: int, stop: bool) -> None:
-        """Stages a snapshot of the state, which is at `version`, and keeps the log of entries from there on."""
+    def stage(self, heals: Sequence[int], version: Version, cursor: int, stop: bool) -> None:
+        """Stages the state, which is at `version`, for each of the heals, and keeps entries for it from there on.
+
+        There is one snapshot for all that have the same stripes.
+        """
+        if not heals:
+            return
         self._make_readable()
-        expected = self._expected.pop(heal, _Expected((), None))
-        snapshot = Snapshot.stage(self._state, version, cursor, stop, expected.stripes, room=expected.room)
-        self._log.owe(heal, version, self._log_bytes)
-        self._server.stage(heal, snapshot)
-        self._staged.append(snapshot)
+        snapshots: dict[Stripes, Snapshot] = {}
+        for heal in heals:
+            expected = self._expected.pop(heal, _Expected((), None))
+            stripes, room = expected.stripes, expected.room
+            self._log.owe(heal, version, self._log_bytes)
+            if room is not None and room.short:
+                self._server.refuse(heal, "this host has too little memory for a snapshot")
+                continue
+            if stripes not in snapshots:
+                snapshots[stripes] = Snapshot.stage(self._state, version, cursor, stop, stripes, room=room)
+            self._server.stage(heal, snapshots[stripes])
+        self._staged.extend(snapshots.values())
+        # What waits for another step needs other memory.
+        waiting = {heal: each for heal, each in self._expected.items() if each.room and each.stripes in snapshots}
+        self._expected = {heal: each for heal, each in self._expected.items() if heal not in waiting}
+        for heal, each in waiting.items():
+            self._expected[heal] = _Expected(each.stripes, self._room(each.stripes))
 
     def keep(self, heal: int, version: Version) -> None:
         """Keeps the log of entries for `heal`, the one that led to `version` among them if it is still here."""
         self._log.owe(heal, Version(version.step - 1, 0), self._log_bytes)
 
     def drop(self, heal: int) -> None:
-        """Drops the snapshot and the log of `heal`."""
+        """Drops the snapshot and the log of `heal`. The memory is kept for the next one: to get it anew takes long."""
         self._expected.pop(heal, None)
-        self._server.drop(heal)
+        snapshot = self._server.drop(heal)
+        if snapshot is not None:
+            self._spare = snapshot.memory
         self._log.release(heal)
 
     def close(self) -> None:
@@ -262,8 +304,8 @@ class Healing:
         self._server.close()
         self._log.close()
 
-    def _addresses(self, command: Fetch | Load) -> list[str]:
-        return [source.weights[self._shard_rank] for source in command.sources]
+    def _addresses(self, sources: Sequence[Source]) -> list[str]:
+        return [source.weights[self._shard_rank] for source in sources]
 
     def _next_turn(self) -> int:
         with self._changed:
@@ -282,7 +324,7 @@ class Healing:
         while self._turn == turn:
             try:
                 entry = fetch_entry(
-                    self._addresses(command),
+                    self._addresses(command.sources),
                     command.version,
                     self._token,
                     wait_s,

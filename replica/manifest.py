@@ -12,12 +12,28 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 
+import numpy as np
 import torch
 
 from lighthouse.values import Value
 from replica.plain import dtype_named
 
-__all__ = ["Chunks", "Segments", "TensorSpec", "Tensors", "byte_view", "dtype_named", "flat_bytes", "is_direct", "pack"]
+__all__ = [
+    "Chunks",
+    "Segments",
+    "TensorSpec",
+    "Tensors",
+    "byte_view",
+    "dtype_named",
+    "flat_bytes",
+    "is_direct",
+    "merged_ranges",
+    "pack",
+]
+
+
+_NUMPYS = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8})
+"""Types that numpy has too."""
 
 
 class TensorSpec(Value, frozen=True, gc=False):
@@ -147,11 +163,26 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
     """The memory of a direct tensor, writable. It stays valid while the view lives."""
-    return memoryview(flat_bytes(tensor).numpy().data)
+    if tensor.dtype in _NUMPYS:  # several times faster, and a state may have tens of thousands of tensors
+        return tensor.detach().numpy().reshape(-1).view(np.uint8).data
+    return flat_bytes(tensor).numpy().data
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same numbers as ranges [first, end) that do not touch, in order."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if first >= end:
+            continue
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((first, end))
+    return tuple(found)
 
 
 class Segments:
-    """Memory of direct tensors by where they lie in a packed run; there may be holes."""
+    """Direct tensors by where their memory lies in a packed run; there may be holes."""
 
     def __init__(self, pieces: Iterable[tuple[int, torch.Tensor]]) -> None:
         ordered = sorted(((start, tensor) for start, tensor in pieces if tensor.nbytes), key=lambda piece: piece[0])

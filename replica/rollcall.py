@@ -26,6 +26,8 @@ from replica.values import HealCount, Merged
 
 MAGIC = 0x31435242
 """First word of a record, "BRC1": a wiped buffer does not have it."""
+MOST_HEALS = 4
+"""Heals that one record names."""
 
 _STOP, _SAVE, _NONFINITE, _DIGESTED = 1, 2, 4, 8
 
@@ -37,7 +39,7 @@ _HEAD = [
     ("step_slots", "<i8"),
     ("flags", "<u4"),
     ("opened", "<i8"),
-    ("heal", "<i8"),
+    ("heals", "<i8", (MOST_HEALS,)),
     ("tokens", "<i8"),
     ("loss_sum", "<f8"),
     ("grad_sq", "<f8"),
@@ -54,7 +56,7 @@ class Record(Value, frozen=True):
 
     generation, version: the communicator's, and the one that the step starts from
     slots: those in this rank's sum; opened: newest planned generation that it opened and was told to be ready, or 0
-    heal: one heal that it was asked to stage for and has not, or 0
+    heals: those that it was asked to stage for and has room for and has not, the oldest four; numbers above 0
     stop, save, nonfinite: wishes, and whether its sums or reduced gradients are not finite
     loss_sum, tokens: over its share of `slots`; grad_sq: squared 2-norm of this shard of the reduced raw gradient sums
     compute_s: seconds of forward and backward; protocol_s: what the protocol cost this rank in its last step
@@ -65,7 +67,7 @@ class Record(Value, frozen=True):
     version: Version
     slots: tuple[int, ...] = ()
     opened: int = 0
-    heal: int = 0
+    heals: tuple[int, ...] = ()
     stop: bool = False
     save: bool = False
     nonfinite: bool = False
@@ -98,7 +100,8 @@ def pack(record: Record, slots: int) -> bytes:
     row["step"], row["from_generation"] = record.version.step, record.version.generation
     row["digest"] = record.digest or 0
     row["step_slots"] = slots
-    for name in ("opened", "heal", "tokens", "loss_sum", "grad_sq", "compute_s", "protocol_s"):
+    row["heals"][0, : len(record.heals)] = record.heals
+    for name in ("opened", "tokens", "loss_sum", "grad_sq", "compute_s", "protocol_s"):
         row[name] = getattr(record, name)
     row["bitmap"] = _bitmap(record.slots, slots)
     return row.tobytes()
@@ -117,7 +120,7 @@ def unpack(data: bytes, slots: int) -> Record:
         version=Version(int(row["step"]), int(row["from_generation"])),
         slots=tuple(np.flatnonzero(np.unpackbits(row["bitmap"], bitorder="little")).tolist()),
         opened=int(row["opened"]),
-        heal=int(row["heal"]),
+        heals=tuple(row["heals"][row["heals"] != 0].tolist()),
         stop=bool(flags & _STOP),
         save=bool(flags & _SAVE),
         nonfinite=bool(flags & _NONFINITE),
@@ -170,7 +173,7 @@ def _merged(rows: Any, generation: int, version: Version, slots: int, trusted: S
     grad_norm = _norm(rows["grad_sq"][:, 0].tolist(), tokens) if slots else 0.0
     opened = rows["opened"]
     newest = int(opened[0, 0])
-    heals = Counter(rows["heal"][rows["heal"] != 0].tolist())
+    heals = Counter(rows["heals"][rows["heals"] != 0].tolist())
     digested = bool((rows["flags"] & _DIGESTED).all())
     return Merged(
         start=version,

@@ -6,17 +6,24 @@ those bytes and, for a moment, one non-contiguous tensor.
 
 from __future__ import annotations
 
-import threading
+import ctypes
+import json
+import logging
+import mmap
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 
 from lighthouse.values import Version
-from replica.beside import Beside
-from replica.manifest import Chunks, Segments, Tensors, TensorSpec, flat_bytes, packed_bytes
+from replica.beside import Beside, give_way
+from replica.manifest import Chunks, Segments, TensorSpec, flat_bytes, merged_ranges, packed_bytes
 from replica.plain import dumps
 from replica.state import TrainingState
+
+log = logging.getLogger("replica.snapshot")
+
+
+_MOST_CHUNKS = 4096
 
 
 class Room:
@@ -24,32 +31,46 @@ class Room:
 
     Fresh memory costs several times the copy itself (page faults, pinning). Made between steps, when a snapshot is
     announced, with the same stripes and chunks as the snapshot; if the state has grown since, staging does without it.
+    spare: memory that another snapshot lay in. Where it has the right sizes nothing is allocated, and it is ready now.
     """
 
     def __init__(
-        self, state: TrainingState, stripes: Sequence[tuple[int, int]] = (), chunk_bytes: int | None = None
+        self,
+        state: TrainingState,
+        stripes: Sequence[tuple[int, int]] = (),
+        chunk_bytes: int | None = None,
+        spare: Sequence[torch.Tensor] = (),
     ) -> None:
         specs, tensors, _ = state.describe()
         chunks = _chunks(specs, chunk_bytes)
         sizes = [end - start for start, end in _spans(chunks, _held(chunks, stripes))]
         pinned = any(tensor.device.type == "cuda" for tensor in tensors.values())
-        self._runs: list[torch.Tensor] = []
-        self._thread = threading.Thread(target=self._touch, args=(sizes, pinned), name="room", daemon=True)
-        self._thread.start()
+        self._runs = list(spare)
+        fits = [(run.numel(), run.is_pinned()) for run in spare] == [(size, pinned) for size in sizes]
+        self.short = False
+        """Whether this host has too little memory for it."""
+        self._made = None if fits else Beside(lambda: self._make(sizes, pinned), "room")
 
     @property
     def ready(self) -> bool:
-        """Whether the memory is there."""
-        return not self._thread.is_alive()
+        """Whether the memory is there, or is known not to be had."""
+        return self._made is None or self._made.done
 
     def take(self, sizes: Sequence[int]) -> list[torch.Tensor] | None:
         """The memory, once, if it has these sizes; waits for it to be ready."""
-        self._thread.join()
+        if self._made is not None:
+            self._made.result()
         runs, self._runs = self._runs, []
         return runs if [run.numel() for run in runs] == list(sizes) else None
 
-    def _touch(self, sizes: list[int], pinned: bool) -> None:
-        self._runs = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned).zero_() for size in sizes]
+    def _make(self, sizes: list[int], pinned: bool) -> None:
+        give_way()
+        self._runs = []  # of another size: it goes first
+        try:
+            self._runs = [_touched(size, pinned) for size in sizes]
+        except (RuntimeError, MemoryError) as error:
+            self.short = True
+            log.warning("no_room bytes=%d reason=%s", sum(sizes), json.dumps(str(error)))
 
 
 class Snapshot:
@@ -97,7 +118,8 @@ class Snapshot:
         What only `apply` changes is copied beside the next forward and backward, on a thread or, on a GPU, on a side
         stream: `fence` before the state is next written. The rest is copied at once. stripes: (part, of) pairs of which
         only these parts are held; empty: everything. room: memory made ahead for it. chunk_bytes: None: 4 MiB, less
-        where there would be fewer than 64 chunks, so that small states have stripes too.
+        where there would be fewer than 64 chunks, so that small states have stripes too, more where there would be
+        more than 4096, since a joiner looks through them.
         Raises RuntimeError if the state is not usable.
         """
         if not state.usable:
@@ -122,15 +144,15 @@ class Snapshot:
                 snapshot._beside = Beside(lambda: snapshot._copy(steady, overlapped=False), "stage")
         return snapshot
 
-    @cached_property
-    def tensors(self) -> Tensors:
-        """The manifest's tensors as they are sent."""
-        return Tensors.of(self.specs)
-
     @property
     def bytes(self) -> int:
         """Host memory that the snapshot takes."""
         return sum(run.numel() for _, run in self._runs)
+
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """That memory, to be a `spare` once the snapshot is served no more."""
+        return [run for _, run in self._runs]
 
     def fence(self) -> None:
         """What is done next, by the present CUDA stream too, comes after the copy. Call it before the state is next
@@ -171,30 +193,29 @@ class Snapshot:
                     run[low - start : high - start].copy_(part, non_blocking=overlapped)
 
 
+def _touched(size: int, pinned: bool) -> torch.Tensor:
+    """Memory whose pages are there. Large pages, where the kernel gives them, are there several times sooner."""
+    run = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    if not pinned:
+        first = -(-run.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (run.data_ptr() + size - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        if length > 0:
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
+        run.numpy()[:: mmap.PAGESIZE] = 0
+    return run
+
+
 def _chunks(specs: Sequence[TensorSpec], chunk_bytes: int | None) -> Chunks:
     """The chunks of a run; of the same size at all donors, since it is a function of the state alone."""
     total = packed_bytes(specs)
-    return Chunks(total=total, size=chunk_bytes or min(4 << 20, max(4 << 10, total // 64)))
+    return Chunks(total=total, size=chunk_bytes or max(min(4 << 20, max(4 << 10, total // 64)), total // _MOST_CHUNKS))
 
 
 def _held(chunks: Chunks, stripes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Ranges of chunks of some stripes; of all chunks if none are named."""
-    return _merged([chunks.stripe(part, of) for part, of in stripes or ((0, 1),)])
+    return merged_ranges([chunks.stripe(part, of) for part, of in stripes or ((0, 1),)])
 
 
 def _spans(chunks: Chunks, held: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
     """First byte and the byte behind the last, by range of chunks."""
     return [(first * chunks.size, min(end * chunks.size, chunks.total)) for first, end in held]
-
-
-def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same chunks as ranges that do not touch, in order."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted(ranges):
-        if first >= end:
-            continue
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((first, end))
-    return tuple(found)

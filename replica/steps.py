@@ -361,8 +361,7 @@ class StepLoop:
         return merged
 
     def _stage(self, heals: tuple[int, ...]) -> None:
-        for heal in heals:
-            self._parts.healing.stage(heal, self.book.version, self.book.cursor, self._stop)
+        self._parts.healing.stage(heals, self.book.version, self.book.cursor, self._stop)
 
     def _forget_sums(self) -> None:
         self._parts.gradients.drop()

@@ -4,6 +4,9 @@ All sources are asked at once, each over a link or two with a thread each. The f
 offers the same works along, taking chunks from one queue, so that a fast source does more and a striped one what it
 has. A chunk whose hash is wrong is asked of the same source once more; a source that errs twice, stalls or dies is
 given up and its chunks go back to the queue.
+
+Joiners that load the same version pass on what they have: they are asked once a donor has offered it, and again and
+again for what has come to them since. A chunk has the donor's hash from them too.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,19 +28,37 @@ from replica.plain import loads
 from replica.state import StateMismatch, TrainingState
 from replica.transfer_landing import Landing
 from replica.transfer_limits import TransferLimits
-from replica.transfer_link import MANIFEST_BYTES, Link, LinkLost, connect, prove_as_joiner
-from replica.transfer_values import AskEntry, AskSnapshot, Denied, HeldRange, OfferEntry, OfferSnapshot
+from replica.transfer_link import MANIFEST_BYTES, NEWS, Link, LinkLost, connect, of_source, prove_as_joiner
+from replica.transfer_values import (
+    AskEntry,
+    AskPassed,
+    AskSnapshot,
+    Denied,
+    HeldRange,
+    Holds,
+    OfferEntry,
+    OfferSnapshot,
+    SourceSays,
+)
 from replica.transfer_work import FellBehind, TransferFailed, TransferWork, Worker, WrongState
 
 __all__ = ["Cancel", "FellBehind", "LoadedSnapshot", "TransferFailed", "WrongState", "fetch_entry", "load_snapshot"]
 
+_GOLDEN = 0.618034
+"""Heals of successive numbers begin this part of the run apart: as far from each other as they can."""
 _AHEAD = 2
 """Chunks asked for ahead of the one being received, so that the source never waits for us."""
 
 
+Ask = AskEntry | AskSnapshot | AskPassed
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedSnapshot:
-    """A snapshot that was loaded and verified: the state is at `version`, its next step starts at `cursor`."""
+    """A snapshot that was loaded and verified: the state is at `version`, its next step starts at `cursor`.
+
+    seconds: since a source offered it
+    """
 
     version: Version
     cursor: int
@@ -116,28 +137,31 @@ def load_snapshot(
     limits: TransferLimits | None = None,
     lock: AbstractContextManager[Any] | None = None,
     cancel: Cancel | None = None,
+    passing: Sequence[str] = (),
+    pass_on: Callable[[OfferSnapshot, Landing], None] | None = None,
 ) -> LoadedSnapshot:
     """Loads snapshot `heal` straight into `state`'s tensors from all sources at once, waiting up to `wait_s` for it.
 
     cancel: ends the load from outside: it has failed then
     progress: called with (bytes verified so far, bytes in all, source), from any thread, at most once a chunk
+    passing: servers of other joiners, which may load the same version
+    pass_on: is given what is loaded, and what has landed of it, to be served to others (`WeightServer.pass_on`)
     Raises TransferFailed (or WrongState); then `state.usable` is False unless nothing was written yet: start over.
     """
-    began = time.monotonic()
+    began = [0.0]
 
     def land(offer: OfferSnapshot) -> Landing:
-        if offer.heal != heal:
-            raise WrongState(f"the snapshot offered is of heal {offer.heal}, asked for {heal}")
-        specs = _specs(offer.tensors, offer.chunks)
-        try:
-            targets = state.prepare(specs, loads(offer.scalars))
-        except (StateMismatch, ValueError, KeyError, TypeError) as error:
-            raise WrongState(f"the snapshot of heal {heal} does not fit: {error}") from error
-        return Landing(specs, offer.chunks, targets)
+        landing = _landing(offer, heal, state)
+        began[0] = time.monotonic()
+        if pass_on is not None:
+            pass_on(offer, landing)
+        gather.also(passing, AskPassed(heal=heal, version=offer.version, wait_s=limits.stall_s), 2 * limits.stall_s)
+        return landing
 
     limits = limits or TransferLimits()
     links = len(sources) * limits.links
-    work: TransferWork[OfferSnapshot] = TransferWork(links, land, _differing, progress, limits.hurry_s)
+    begin_at = heal * _GOLDEN % 1.0
+    work: TransferWork[OfferSnapshot] = TransferWork(links, land, _differing, progress, limits.hurry_s, begin_at)
     gather = _Gather(work, token, limits, lock or nullcontext())
     if cancel is not None:
         cancel.then(gather.cut)
@@ -155,8 +179,19 @@ def load_snapshot(
         cursor=offer.cursor,
         stop=offer.stop,
         bytes=offer.chunks.total,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - began[0],
     )
+
+
+def _landing(offer: OfferSnapshot, heal: int, state: TrainingState) -> Landing:
+    """Where the snapshot is to be written. Raises WrongState."""
+    if offer.heal != heal:
+        raise WrongState(f"the snapshot offered is of heal {offer.heal}, asked for {heal}")
+    specs = _specs(offer.tensors, offer.chunks)
+    try:
+        return Landing(specs, offer.chunks, state.prepare(specs, loads(offer.scalars)))
+    except (StateMismatch, ValueError, KeyError, TypeError) as error:
+        raise WrongState(f"the snapshot of heal {heal} does not fit: {error}") from error
 
 
 class Cancel:
@@ -205,22 +240,29 @@ class _Gather:
         self._token = token
         self._lock = lock
         self._guard = threading.Lock()
+        self._reading = threading.Lock()
+        self._last: tuple[bytes, SourceSays] | None = None
         self._open: set[Link] = set()
         self._over = False
 
-    def run(self, sources: Sequence[str], links: int, ask: AskEntry | AskSnapshot, patience_s: float) -> bool:
+    def run(self, sources: Sequence[str], links: int, ask: Ask, patience_s: float) -> bool:
         """Whether everything asked for has landed. No thread of it touches the landing any more afterwards."""
-        threads = [
-            threading.Thread(target=self._link, args=(source, ask, patience_s), name="fetch", daemon=True)
-            for source in sources
-            for _ in range(links)
-        ]
-        for thread in threads:
-            thread.start()
+        for source in sources:
+            for _ in range(links):
+                self._begin(source, ask, patience_s)
         try:
             return self._work.outcome()
         finally:
             self.cut()
+
+    def also(self, sources: Sequence[str], ask: AskPassed, patience_s: float) -> None:
+        """Asks these too, from now on, on a link each."""
+        self._work.more_links(len(sources))
+        for source in sources:
+            self._begin(source, ask, patience_s)
+
+    def _begin(self, source: str, ask: Ask, patience_s: float) -> None:
+        threading.Thread(target=self._link, args=(source, ask, patience_s), name="fetch", daemon=True).start()
 
     def cut(self) -> None:
         """Ends all links, those that are still being opened too. Any thread."""
@@ -233,7 +275,7 @@ class _Gather:
         """The reasons of all links, each once."""
         return "; ".join(dict.fromkeys(self._work.reasons)) or "there are no sources"
 
-    def _link(self, source: str, ask: AskEntry | AskSnapshot, patience_s: float) -> None:
+    def _link(self, source: str, ask: Ask, patience_s: float) -> None:
         reason = f"{source}: the thread of this link failed"
         link = None
         try:
@@ -260,10 +302,10 @@ class _Gather:
                     link.close()
             self._work.ended(reason)
 
-    def _ask(self, link: Link, source: str, ask: AskEntry | AskSnapshot, patience_s: float) -> None:
+    def _ask(self, link: Link, source: str, ask: Ask, patience_s: float) -> None:
         link.patience(patience_s, patience_s)
         link.say_as_joiner(ask)
-        offer = link.hear_source(MANIFEST_BYTES)
+        offer = link.hear_source(MANIFEST_BYTES, self._read)
         link.patience(self.limits.stall_s, self.limits.stall_s)
         if isinstance(offer, Denied):
             raise _Denied(offer)
@@ -275,15 +317,31 @@ class _Gather:
         if difference:
             raise LinkLost(difference)
         held = offer.held if isinstance(offer, OfferSnapshot) else (HeldRange(first=0, end=offer.chunks.count),)
-        ranges = tuple((each.first, each.end) for each in held)
-        self._fetch(link, Worker(source=source, held=ranges, cut=link.cut))
+        worker = Worker(source=source, held=_ranges(held), cut=link.cut, passes=isinstance(ask, AskPassed))
+        while True:
+            self._fetch(link, worker)
+            if not worker.passes or self._work.over:
+                return
+            link.want(NEWS)
+            news = link.hear_source(MANIFEST_BYTES)
+            if not isinstance(news, Holds):
+                raise LinkLost(f"the source answered with {type(news).__name__}")
+            worker = replace(worker, held=_ranges(news.held))
+
+    def _read(self, frame: bytes) -> SourceSays:
+        """What a frame says; read once where several links have the same. Raises LinkLost."""
+        with self._reading:
+            if self._last is None or self._last[0] != frame:
+                self._last = (frame, of_source(frame))
+            return self._last[1]
 
     def _fetch(self, link: Link, worker: Worker) -> None:
         work, landing = self._work, self._work.landing
         assert landing is not None
         asked: deque[int] = deque()
         wrong: set[int] = set()
-        work.report(worker.source)
+        if not worker.passes:
+            work.report(worker.source)
         try:
             while True:
                 while len(asked) <= _AHEAD and (chunk := work.take(worker, wait=not asked)) is not None:
@@ -292,8 +350,8 @@ class _Gather:
                 if not asked:
                     return
                 chunk = asked[0]
-                if link.receive_chunk(chunk, landing.views(chunk)):
-                    work.verified(chunk)
+                if (hash_ := link.receive_chunk(chunk, landing.views(chunk))) is not None:
+                    work.verified(chunk, hash_)
                     asked.popleft()
                     work.report(worker.source)
                 elif chunk in wrong:
@@ -304,6 +362,10 @@ class _Gather:
                     link.want(chunk)
         finally:
             work.give_back(list(asked))
+
+
+def _ranges(held: Sequence[HeldRange]) -> tuple[tuple[int, int], ...]:
+    return tuple((each.first, each.end) for each in held)
 
 
 def _specs(tensors: Tensors, chunks: Chunks) -> tuple[TensorSpec, ...]:
@@ -319,6 +381,8 @@ def _specs(tensors: Tensors, chunks: Chunks) -> tuple[TensorSpec, ...]:
 
 def _differing(first: Any, other: Any) -> str:
     """The first field in which two offers of what should be the same thing differ."""
+    if first is other:
+        return ""
     for field in first.__struct_fields__:
         ours, theirs = getattr(first, field), getattr(other, field)
         if field != "held" and ours != theirs:

@@ -19,16 +19,17 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import xxhash
-from google.protobuf.message import DecodeError
 
 from replica.transfer_values import PROTOCOL, Accepted, Answer, Challenge, Denied, JoinerSays, SourceSays
-from replica.transfer_wire import JOINER, SOURCE, JoinerMessage, SourceMessage
+from replica.transfer_wire import JOINER, SOURCE
 
 _PIECE = 1 << 20
 _VIEWS = 256
 """Pieces of memory in one system call; below every platform's limit."""
 _LENGTH = struct.Struct("<I")
 _HASH = struct.Struct("<Q")
+NEWS = 0xFFFFFFFF
+"""In the place of a chunk's number: which chunks can be passed on by now?"""
 QUESTION_BYTES = 4096
 """A joiner's messages are never longer."""
 MANIFEST_BYTES = 256 << 20
@@ -86,23 +87,27 @@ class Link:
             raise LinkLost(f"a message of {length} bytes; at most {limit_bytes} are expected")
         return self._read(length)
 
-    def say_as_source(self, message: SourceSays) -> None:
-        """A source's message."""
-        self._send(SOURCE.wrap(message).SerializeToString())
+    def say_as_source(self, message: SourceSays | bytes) -> None:
+        """A source's message, or the frame of one."""
+        self._send(message if isinstance(message, bytes) else as_source(message))
 
     def say_as_joiner(self, message: JoinerSays) -> None:
         """A joiner's message."""
-        self._send(JOINER.wrap(message).SerializeToString())
+        self._send(JOINER.encode(message))
 
-    def hear_source(self, limit_bytes: int = QUESTION_BYTES) -> SourceSays:
-        """The source's next message."""
-        heard: SourceSays = _parse(SOURCE, SourceMessage, self._receive(limit_bytes))
-        return heard
+    def hear_source(
+        self, limit_bytes: int = QUESTION_BYTES, read: Callable[[bytes], SourceSays] | None = None
+    ) -> SourceSays:
+        """The source's next message; read: what reads it, in place of `of_source`."""
+        return (read or of_source)(self._receive(limit_bytes))
 
     def hear_joiner(self) -> JoinerSays:
         """The joiner's next message."""
-        heard: JoinerSays = _parse(JOINER, JoinerMessage, self._receive(QUESTION_BYTES))
-        return heard
+        try:
+            said: JoinerSays = JOINER.decode(self._receive(QUESTION_BYTES))
+        except ValueError as error:
+            raise LinkLost(f"a message that cannot be read: {error}") from error
+        return said
 
     # ---- chunks ----------------------------------------------------------------------------------------------------
 
@@ -118,28 +123,28 @@ class Link:
         (chunk,) = _LENGTH.unpack(first + self._read(_LENGTH.size - 1))
         return int(chunk)
 
-    def send_chunk(self, chunk: int, views: Sequence[memoryview]) -> None:
-        """Sends a chunk from its pieces of memory, and its hash."""
+    def send_chunk(self, chunk: int, views: Sequence[memoryview], hash_: int | None = None) -> None:
+        """Sends a chunk from its pieces of memory, and its hash: the one given, which it came with, or its own."""
         hasher = xxhash.xxh3_64(seed=chunk)
         batches = _batches(views)
-        for batch in batches[:-1]:
-            for view in batch:
+        last = batches.pop() if batches else []
+        for batch in (*batches, last):
+            for view in batch if hash_ is None else ():
                 hasher.update(view)
-            self._send_views(batch)
-        last = batches[-1] if batches else []
-        for view in last:
-            hasher.update(view)
-        self._send_views([*last, memoryview(_HASH.pack(hasher.intdigest()))])
+            if batch is not last:
+                self._send_views(batch)
+        told = hasher.intdigest() if hash_ is None else hash_
+        self._send_views([*last, memoryview(_HASH.pack(told))])
 
-    def receive_chunk(self, chunk: int, views: Sequence[memoryview]) -> bool:
-        """Receives a chunk into its pieces of memory; whether its hash is right."""
+    def receive_chunk(self, chunk: int, views: Sequence[memoryview]) -> int | None:
+        """Receives a chunk into its pieces of memory; its hash, None if that is wrong."""
         hasher = xxhash.xxh3_64(seed=chunk)
         for batch in _batches(views):
             self._receive_views(batch)
             for view in batch:
                 hasher.update(view)
         (expected,) = _HASH.unpack(self._read(_HASH.size))
-        return bool(hasher.intdigest() == expected)
+        return int(expected) if hasher.intdigest() == expected else None
 
     # ---- bytes -----------------------------------------------------------------------------------------------------
 
@@ -237,11 +242,18 @@ def _proof(token: bytes, side: bytes, source_nonce: bytes, joiner_nonce: bytes) 
     return hmac.new(token, b"bellrock weights " + side + source_nonce + joiner_nonce, hashlib.sha256).digest()
 
 
-def _parse(envelope: Any, message: Any, frame: bytes) -> Any:
+def as_source(message: SourceSays) -> bytes:
+    """A source's message as a frame."""
+    return SOURCE.encode(message)
+
+
+def of_source(frame: bytes) -> SourceSays:
+    """The source's message that a frame holds. Raises LinkLost."""
     try:
-        return envelope.unwrap(message.FromString(frame))
-    except (DecodeError, ValueError) as error:
+        said: SourceSays = SOURCE.decode(frame)
+    except ValueError as error:
         raise LinkLost(f"a message that cannot be read: {error}") from error
+    return said
 
 
 def _batches(views: Sequence[memoryview]) -> list[list[memoryview]]:

@@ -56,6 +56,16 @@ class AskSnapshot(_message.Message):
     wait_s: float
     def __init__(self, heal: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
+class AskPassed(_message.Message):
+    __slots__ = ("heal", "version", "wait_s")
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    heal: int
+    version: _wire_pb2.Version
+    wait_s: float
+    def __init__(self, heal: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
 class Tensors(_message.Message):
     __slots__ = ("names", "dtypes", "dims", "extents", "sharded", "on_host")
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -122,26 +132,36 @@ class OfferSnapshot(_message.Message):
     held: _containers.RepeatedCompositeFieldContainer[HeldRange]
     def __init__(self, heal: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., stop: _Optional[bool] = ..., scalars: _Optional[bytes] = ..., tensors: _Optional[_Union[Tensors, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldRange, _Mapping]]] = ...) -> None: ...
 
+class Holds(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[HeldRange]
+    def __init__(self, held: _Optional[_Iterable[_Union[HeldRange, _Mapping]]] = ...) -> None: ...
+
 class SourceMessage(_message.Message):
-    __slots__ = ("challenge", "accepted", "denied", "offer_entry", "offer_snapshot")
+    __slots__ = ("challenge", "accepted", "denied", "offer_entry", "offer_snapshot", "holds")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     DENIED_FIELD_NUMBER: _ClassVar[int]
     OFFER_ENTRY_FIELD_NUMBER: _ClassVar[int]
     OFFER_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     accepted: Accepted
     denied: Denied
     offer_entry: OfferEntry
     offer_snapshot: OfferSnapshot
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., denied: _Optional[_Union[Denied, _Mapping]] = ..., offer_entry: _Optional[_Union[OfferEntry, _Mapping]] = ..., offer_snapshot: _Optional[_Union[OfferSnapshot, _Mapping]] = ...) -> None: ...
+    holds: Holds
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., denied: _Optional[_Union[Denied, _Mapping]] = ..., offer_entry: _Optional[_Union[OfferEntry, _Mapping]] = ..., offer_snapshot: _Optional[_Union[OfferSnapshot, _Mapping]] = ..., holds: _Optional[_Union[Holds, _Mapping]] = ...) -> None: ...
 
 class JoinerMessage(_message.Message):
-    __slots__ = ("answer", "ask_entry", "ask_snapshot")
+    __slots__ = ("answer", "ask_entry", "ask_snapshot", "ask_passed")
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     ASK_ENTRY_FIELD_NUMBER: _ClassVar[int]
     ASK_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    ASK_PASSED_FIELD_NUMBER: _ClassVar[int]
     answer: Answer
     ask_entry: AskEntry
     ask_snapshot: AskSnapshot
-    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., ask_entry: _Optional[_Union[AskEntry, _Mapping]] = ..., ask_snapshot: _Optional[_Union[AskSnapshot, _Mapping]] = ...) -> None: ...
+    ask_passed: AskPassed
+    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., ask_entry: _Optional[_Union[AskEntry, _Mapping]] = ..., ask_snapshot: _Optional[_Union[AskSnapshot, _Mapping]] = ..., ask_passed: _Optional[_Union[AskPassed, _Mapping]] = ...) -> None: ...

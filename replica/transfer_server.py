@@ -11,20 +11,38 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import torch
 
+from lighthouse.values import Version
 from replica.entry import Answer as LogAnswer
 from replica.entry import Entry, EntryLog
 from replica.manifest import Chunks, Segments, Tensors, pack, packed_bytes
 from replica.snapshot import Snapshot
+from replica.transfer_landing import Landing
 from replica.transfer_limits import TransferLimits
-from replica.transfer_link import Link, LinkLost, prove_as_source
-from replica.transfer_values import AskEntry, AskSnapshot, Denied, HeldRange, OfferEntry, OfferSnapshot
+from replica.transfer_link import NEWS, Link, LinkLost, as_source, prove_as_source
+from replica.transfer_values import (
+    AskEntry,
+    AskPassed,
+    AskSnapshot,
+    Denied,
+    HeldRange,
+    Holds,
+    OfferEntry,
+    OfferSnapshot,
+)
 
+T = TypeVar("T")
 _ENTRY_CHUNK_BYTES = 4 << 20
+_PASSED = -1
+"""Served on a link, in the place of a heal's number: what this rank itself loads."""
+_NEWS_S = 0.2
+"""Whoever asks which chunks can be passed on is answered by then, though there may be no more of them."""
 _REASONS = {
     LogAnswer.NOT_YET: "nothing starts at {} here yet",
     LogAnswer.GONE: "{} is not followed by anything here: the log has gone past it, or stands on another history",
@@ -57,7 +75,10 @@ class WeightServer:
         self._limits = limits or TransferLimits()
         self._lock = lock or nullcontext()
         self._changed = threading.Condition()
-        self._staged: dict[int, Snapshot] = {}
+        self._staged: dict[int, Snapshot | Denied] = {}
+        self._framing = threading.Lock()
+        self._frames: dict[int, bytes] = {}
+        self._passing: tuple[OfferSnapshot, Landing] | None = None
         self._strangers: dict[Link, None] = {}
         self._known: dict[Link, int] = {}
         self._leaving: set[Link] = set()
@@ -82,16 +103,41 @@ class WeightServer:
                 self._staged[heal] = snapshot
                 self._changed.notify_all()
 
-    def drop(self, heal: int) -> None:
-        """Serves it no longer; readers in the middle of it are cut. Idempotent. (`log.release(heal)` is apart.)"""
+    def refuse(self, heal: int, reason: str) -> None:
+        """Whoever asks for `heal` is told that there will be no snapshot of it here."""
         with self._changed:
-            self._staged.pop(heal, None)
-            for link, serves in self._known.items():
-                if serves == heal:
-                    link.cut()
+            self._staged[heal] = Denied(kind="unknown", reason=reason)
+            self._changed.notify_all()
+
+    def drop(self, heal: int) -> Snapshot | None:
+        """Serves it no longer; readers in the middle of it are cut. Idempotent. (`log.release(heal)` is apart.)
+
+        The snapshot, if it is served to nobody any more.
+        """
+        with self._changed:
+            snapshot = self._staged.pop(heal, None)
+            self._frames.pop(heal, None)
+            self._cut(heal)
+            shared = any(other is snapshot for other in self._staged.values())
+            return snapshot if isinstance(snapshot, Snapshot) and not shared else None
+
+    def pass_on(self, offer: OfferSnapshot, landing: Landing) -> None:
+        """From now on what lands is passed on to joiners that load the same version, until `pass_no_more`."""
+        with self._changed:
+            self._passing = (offer, landing)
+            self._changed.notify_all()
+
+    def pass_no_more(self) -> None:
+        """What was loaded is about to be written over. Idempotent."""
+        with self._changed:
+            if self._passing is not None:
+                self._passing[1].close()
+                self._passing = None
+                self._cut(_PASSED)
 
     def close(self) -> None:
         """Ends all threads and sockets. Idempotent."""
+        self.pass_no_more()
         with self._changed:
             self._closed = True
             self._staged.clear()
@@ -109,6 +155,11 @@ class WeightServer:
         """Connections held just now, strangers included."""
         with self._changed:
             return len(self._strangers) + len(self._known) + len(self._leaving)
+
+    def _cut(self, what: int) -> None:
+        for link, serves in self._known.items():
+            if serves == what:
+                link.cut()
 
     # ---- threads ---------------------------------------------------------------------------------------------------
 
@@ -182,6 +233,8 @@ class WeightServer:
             self._answer_entry(link, ask)
         elif isinstance(ask, AskSnapshot):
             self._answer_snapshot(link, ask)
+        elif isinstance(ask, AskPassed):
+            self._answer_passed(link, ask)
 
     def _answer_entry(self, link: Link, ask: AskEntry) -> None:
         if ask.heal:
@@ -204,35 +257,64 @@ class WeightServer:
             _send_wanted(link, chunks, segments)
 
     def _answer_snapshot(self, link: Link, ask: AskSnapshot) -> None:
-        snapshot = self._await_staged(link, ask)
-        if snapshot is None:
+        snapshot = self._await(link, ask.heal, ask.wait_s, lambda: self._staged.get(ask.heal))
+        if not isinstance(snapshot, Snapshot):
             reason = f"no snapshot is staged here for heal {ask.heal}"
-            link.say_as_source(Denied(kind="unknown", reason=reason))
+            link.say_as_source(snapshot or Denied(kind="unknown", reason=reason))
             return
         snapshot.wait()
-        link.say_as_source(
-            OfferSnapshot(
-                heal=ask.heal,
-                version=snapshot.version,
-                cursor=snapshot.cursor,
-                stop=snapshot.stop,
-                scalars=snapshot.scalars,
-                tensors=snapshot.tensors,
-                chunks=snapshot.chunks,
-                held=tuple(HeldRange(first=first, end=end) for first, end in snapshot.held),
-            )
-        )
+        with self._framing:  # once for all links: it takes long where there are many tensors
+            frame = self._frames.get(ask.heal) or as_source(_offer_snapshot(ask.heal, snapshot))
+            self._frames[ask.heal] = frame
+        link.say_as_source(frame)
         _send_wanted(link, snapshot.chunks, snapshot.segments())
 
-    def _await_staged(self, link: Link, ask: AskSnapshot) -> Snapshot | None:
-        left_s = min(ask.wait_s, self._limits.wait_limit_s)
+    def _answer_passed(self, link: Link, ask: AskPassed) -> None:
+        found = self._await(link, _PASSED, ask.wait_s, lambda: self._loading(ask.version))
+        if found is None:
+            link.say_as_source(Denied(kind="unknown", reason=f"no load of {ask.version} is under way here"))
+            return
+        offer, landing = found
+        link.say_as_source(msgspec.structs.replace(offer, heal=ask.heal, held=()))
+        told = 0
+        while (chunk := link.wanted()) is not None:
+            if chunk == NEWS:
+                held = landing.readable(told, _NEWS_S)
+                told = sum(end - first for first, end in held)
+                link.say_as_source(Holds(held=tuple(HeldRange(first=first, end=end) for first, end in held)))
+                continue
+            try:
+                views, hash_ = landing.read(chunk)
+            except LookupError:
+                raise LinkLost(f"chunk {chunk} was asked for and is not here") from None
+            link.send_chunk(chunk, views, hash_)
+
+    def _loading(self, version: Version) -> tuple[OfferSnapshot, Landing] | None:
+        return self._passing if self._passing is not None and self._passing[0].version == version else None
+
+    def _await(self, link: Link, serves: int, wait_s: float, look: Callable[[], T | None]) -> T | None:
+        """What `look` finds, waiting for it as long as somebody listens; the link serves that from now on."""
+        left_s = min(wait_s, self._limits.wait_limit_s)
         with self._changed:
-            self._known[link] = ask.heal
-            while ask.heal not in self._staged and left_s > 0 and not self._closed and not link.ended():
+            self._known[link] = serves
+            while (found := look()) is None and left_s > 0 and not self._closed and not link.ended():
                 step_s = min(left_s, 1.0)
-                self._changed.wait_for(lambda: self._closed or ask.heal in self._staged, timeout=step_s)
+                self._changed.wait_for(lambda: self._closed or look() is not None, timeout=step_s)
                 left_s -= step_s
-            return self._staged.get(ask.heal)
+            return found
+
+
+def _offer_snapshot(heal: int, snapshot: Snapshot) -> OfferSnapshot:
+    return OfferSnapshot(
+        heal=heal,
+        version=snapshot.version,
+        cursor=snapshot.cursor,
+        stop=snapshot.stop,
+        scalars=snapshot.scalars,
+        tensors=Tensors.of(snapshot.specs),
+        chunks=snapshot.chunks,
+        held=tuple(HeldRange(first=first, end=end) for first, end in snapshot.held),
+    )
 
 
 def _on_host(entry: Entry) -> list[torch.Tensor]:

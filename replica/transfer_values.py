@@ -55,6 +55,17 @@ class AskSnapshot(Message, frozen=True):
     wait_s: float
 
 
+class AskPassed(Message, frozen=True):
+    """To a joiner: the snapshot of `version` that it loads itself, waiting up to wait_s for it to begin.
+
+    heal: the asking joiner's, which the offer will name.
+    """
+
+    heal: int
+    version: Version
+    wait_s: float
+
+
 class HeldRange(Value, frozen=True):
     """Chunks [first, end) lie at the source."""
 
@@ -85,5 +96,11 @@ class OfferSnapshot(Message, frozen=True):
     held: tuple[HeldRange, ...]
 
 
-SourceSays = Challenge | Accepted | Denied | OfferEntry | OfferSnapshot
-JoinerSays = Answer | AskEntry | AskSnapshot
+class Holds(Message, frozen=True):
+    """A joiner's answer to `NEWS` in the place of a chunk's number: the chunks that it can pass on by now."""
+
+    held: tuple[HeldRange, ...]
+
+
+SourceSays = Challenge | Accepted | Denied | OfferEntry | OfferSnapshot | Holds
+JoinerSays = Answer | AskEntry | AskSnapshot | AskPassed

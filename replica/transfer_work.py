@@ -30,11 +30,15 @@ class WrongState(TransferFailed):
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """One link of a transfer: which source it is to, which chunks lie there, and how to end it from outside."""
+    """One link of a transfer: which source it is to, which chunks lie there, and how to end it from outside.
+
+    passes: the source is a joiner itself, and will have more
+    """
 
     source: str
     held: Held
     cut: Callable[[], None]
+    passes: bool = False
 
     def has(self, chunk: int) -> bool:
         """Whether the source holds the chunk."""
@@ -47,6 +51,7 @@ class TransferWork(Generic[Offer]):
     The first offer that fits fixes what is transferred: `land(offer)` gives its landing or raises WrongState; others
     must be the same, and `differs(first, other)` says in words how they are not.
     hurry_s: a chunk that a source is busy with for longer than this is asked of another that has nothing else to do
+    begin_at: where in the run the first chunk lies, from 0 to 1: joiners that begin elsewhere have something to pass on
     """
 
     def __init__(
@@ -56,11 +61,13 @@ class TransferWork(Generic[Offer]):
         differs: Callable[[Offer, Offer], str],
         progress: Callable[[int, int, str], None] | None,
         hurry_s: float,
+        begin_at: float = 0.0,
     ) -> None:
         self._land = land
         self._differs = differs
         self._progress = progress
         self._hurry_s = hurry_s
+        self._begin_at = begin_at
         self._changed = threading.Condition()
         self._links = links
         self._todo: deque[int] = deque()
@@ -92,12 +99,14 @@ class TransferWork(Generic[Offer]):
                 self._changed.notify_all()
                 raise
             self.offer = offer
-            self._todo.extend(range(chunks.count))
+            first = int(self._begin_at * chunks.count)
+            self._todo.extend((*range(first, chunks.count), *range(first)))
             self._changed.notify_all()
             return ""
 
     def take(self, worker: Worker, wait: bool) -> int | None:
-        """A chunk for this worker; None if nothing will come to it any more, or, without `wait`, just now."""
+        """A chunk for this worker; None if nothing will come to it any more, or just now: without `wait`, and for one
+        whose source passes on what it gets."""
         with self._changed:
             while self.failure is None:
                 for place, chunk in enumerate(self._todo):
@@ -106,7 +115,7 @@ class TransferWork(Generic[Offer]):
                         self._flying[chunk] = (worker, time.monotonic())
                         return chunk
                 busy = [(since, other) for chunk, (other, since) in self._flying.items() if worker.has(chunk)]
-                if not wait or not busy:
+                if not wait or worker.passes or not busy:
                     return None
                 self._changed.wait(self._hurry(worker, busy))
             return None
@@ -119,10 +128,10 @@ class TransferWork(Generic[Offer]):
             self._todo.extendleft(reversed(chunks))
             self._changed.notify_all()
 
-    def verified(self, chunk: int) -> None:
-        """The chunk's bytes are right: they go where they belong."""
+    def verified(self, chunk: int, hash_: int) -> None:
+        """The chunk's bytes are right, and this is their hash: they go where they belong."""
         assert self.landing is not None
-        self.landing.landed(chunk)
+        self.landing.landed(chunk, hash_)
         start, end = self.landing.chunks.span(chunk)
         with self._changed:
             del self._flying[chunk]
@@ -134,6 +143,17 @@ class TransferWork(Generic[Offer]):
         """Tells whoever wants to know how much has landed, and which source gave the last of it."""
         if self._progress is not None and self.landing is not None:
             self._progress(self._moved, self.landing.chunks.total, source)
+
+    def more_links(self, count: int) -> None:
+        """So many links will end beside those that were counted at first."""
+        with self._changed:
+            self._links += count
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do."""
+        with self._changed:
+            return self.failure is not None or self._done()
 
     def ended(self, reason: str) -> None:
         """A link has ended; `reason` is empty if there was nothing left for it to do."""

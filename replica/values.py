@@ -290,10 +290,14 @@ class Fetch(Message, frozen=True):
 
 
 class Load(Message, frozen=True):
-    """Rehearse once if that has not been done, then load snapshot `heal` from `sources`."""
+    """Rehearse once if that has not been done, then load snapshot `heal` from `sources`.
+
+    passing: joiners that load too; if it is the same version, they pass on what they have
+    """
 
     heal: int
     sources: tuple[Source, ...]
+    passing: tuple[Source, ...] = ()
 
 
 class StageFor(Message, frozen=True):

@@ -283,12 +283,14 @@ class Fetch(_message.Message):
     def __init__(self, version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ..., heal: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("heal", "sources")
+    __slots__ = ("heal", "sources", "passing")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    PASSING_FIELD_NUMBER: _ClassVar[int]
     heal: int
     sources: _containers.RepeatedCompositeFieldContainer[_wire_pb2.Source]
-    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
+    passing: _containers.RepeatedCompositeFieldContainer[_wire_pb2.Source]
+    def __init__(self, heal: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ..., passing: _Optional[_Iterable[_Union[_wire_pb2.Source, _Mapping]]] = ...) -> None: ...
 
 class StageFor(_message.Message):
     __slots__ = ("heal", "now", "place", "donors", "entries")

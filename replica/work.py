@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from lighthouse.values import ROOT, Value, Version
-from replica.rollcall import Record
+from replica.rollcall import MOST_HEALS, Record
 from replica.values import (
     Abandoned,
     Apply,
@@ -125,7 +125,7 @@ def record(book: Book, ready: Collection[int], stop: bool = False, **measured: A
         version=book.version,
         slots=book.summed,
         opened=book.named,
-        heal=next((heal for heal in book.heals if heal in ready), 0),
+        heals=tuple(heal for heal in book.heals if heal in ready)[:MOST_HEALS],
         stop=stop or book.work.last,
         **measured,
     )

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import torch
 from bench.heal_run import PARTS, Outcome, Shape, run_heals, summary
-from bench.heal_transfer import Donor, Rates, measure
+from bench.heal_transfer import TOGETHER, Crowd, Donor, Rates, crowd, measure
 
-LOG_LIMIT_BYTES = 4 << 30
-"""Default of `Replica(heal_log_bytes=...)`."""
+SLEEP_S = 0.2
+MAIN = 2
+"""So many groups train in the run whose steps are judged: one for each core of a small machine."""
 
 
 @dataclass
@@ -78,8 +79,40 @@ def transfers(report: Report, count: int, donors: list[Donor], rates: Rates) -> 
     report.tell(f"copy into fresh memory, GB/s, {label}", spread([d.staged / d.fresh_s / 1e9 for d in donors]))
 
 
-def whole_run(report: Report, shape: Shape, outcome: Outcome) -> None:
-    """Rows of the run."""
+def joiners_together(report: Report, pairs: list[tuple[Crowd, Crowd]]) -> None:
+    """Rows of joiners that come at once: alone with their donor, and passing on."""
+    ratios = [passing.seconds / alone.seconds for alone, passing in pairs]
+    what = f"{TOGETHER} joiners at once, 1 donor"
+    report.tell(f"{what}: time with passing on over without", spread(ratios))
+    report.tell(f"{what}: part of the bytes that the donor sends", spread([passing.share for _, passing in pairs]))
+
+
+def through_the_lighthouse(report: Report, shape: Shape, outcome: Outcome) -> None:
+    """How fast a real run heals from so many donors, from the first offer on; and what the donors' memory grows by."""
+    count = shape.healthy
+    label = f"in a run, {count} donor{'s' if count > 1 else ''}"
+    ratios = [ours / bare for bare, ours in outcome.rates]
+    bares, rates = zip(*outcome.rates, strict=True)
+    shown = f"{spread(ratios)}; {spread(list(rates))} against {spread(list(bares))} GB/s, {len(ratios)} heals"
+    report.data[f"heal over bare socket, {label}: pairs (bare, ours), GB/s"] = outcome.rates
+    if count == 1:
+        report.judge(f"heal over bare socket, {label}", statistics.median(ratios), shown, ">= 0.8", 0.8, least=True)
+    else:
+        report.tell(f"heal over bare socket, {label}", shown)
+    extra, allowed = outcome.donor_extra / 1e6, min(1.0, 2 / count) * shape.mb + log_limit_mb(shape)
+    report.judge(
+        f"donor's extra memory, {label}, MB", extra, f"{extra:.0f}", f"<= {allowed:.0f} (stripes + log limit)",
+        allowed, least=False,
+    )  # fmt: skip
+
+
+def log_limit_mb(shape: Shape) -> float:
+    """What `Replica` sets where `heal_log_bytes` is not given: eight steps' gradients, at least 64 MiB."""
+    return max(8 * shape.trained_mb / 3, (64 << 20) / 1e6)
+
+
+def whole_run(report: Report, outcome: Outcome) -> None:
+    """Rows of the steps of the healthy, and of the way of a joiner."""
     for name in ("before", "during", "after"):
         values = getattr(outcome, name)
         report.tell(f"steps {name} heals, ms", f"{spread([1e3 * v for v in values], 0)}, {len(values)} steps")
@@ -100,10 +133,6 @@ def whole_run(report: Report, shape: Shape, outcome: Outcome) -> None:
                 report.tell("cold: start to contribution, s", spread(total))
             report.tell(f"{kind}: parts, s", parts)
     report.data["ways"] = outcome.ways
-    extra, allowed = outcome.donor_extra / 1e6, shape.mb + LOG_LIMIT_BYTES / 1e6
-    report.judge(
-        "donor's extra memory in the run, MB", extra, f"{extra:.0f}", "<= stripes + log limit", allowed, least=False
-    )
 
 
 def main() -> None:
@@ -114,6 +143,7 @@ def main() -> None:
     parser.add_argument("--trained-mb", type=int, default=16, help="of these, weights and moments that are trained")
     parser.add_argument("--json", type=Path, help="write the data here instead of printing it")
     parser.add_argument("--only", choices=("transfer", "run"), help="one part alone")
+    parser.add_argument("--donors", type=int, nargs="+", default=(1, 2, 3), help="how many of them, one after another")
     flags = parser.parse_args()
     mb = flags.mb or (256 if flags.quick else 1000)
     report = Report()
@@ -122,18 +152,25 @@ def main() -> None:
         "load": os.getloadavg(), "mb": mb,
     }  # fmt: skip
     if flags.only != "run":
-        for count in (1, 2, 3):
+        for count in flags.donors:
             print(f"transfers from {count} donor(s) …", file=sys.stderr, flush=True)
             donors, rates = measure(mb, count, 2 if flags.quick else 6, 3 if flags.quick else 5)
             transfers(report, count, donors, rates)
+        print(f"{TOGETHER} joiners at once …", file=sys.stderr, flush=True)
+        joiners_together(report, [(crowd(mb, False), crowd(mb, True)) for _ in range(1 if flags.quick else 4)])
     if flags.only != "transfer":
-        shape = Shape(
-            mb=mb, trained_mb=flags.trained_mb, sleep_s=0.2,
-            quiet_steps=20 if flags.quick else 50, heals=2 if flags.quick else 5,
-        )  # fmt: skip
-        print("a run that heals …", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix="heal-run-") as folder:
-            whole_run(report, shape, run_heals(Path(folder) / "run", shape))
+        for count in flags.donors:
+            few = flags.quick or count != MAIN
+            shape = Shape(
+                mb=mb, trained_mb=flags.trained_mb, sleep_s=SLEEP_S, quiet_steps=20 if few else 50,
+                healthy=count, cold=2 if few else 5, warm=2 if few else 5,
+            )  # fmt: skip
+            print(f"a run that heals from {count} …", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="heal-run-") as folder:
+                outcome = run_heals(Path(folder) / "run", shape)
+            through_the_lighthouse(report, shape, outcome)
+            if count == MAIN:
+                whole_run(report, outcome)
     print(report.show())
     text = json.dumps(report.data, indent=1)
     if flags.json:

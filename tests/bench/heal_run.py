@@ -1,7 +1,8 @@
 """A run that heals a large state again and again: what it costs the healthy, and where a joiner's time goes.
 
-Two groups train; a third is killed (SIGKILL) and heals from them, in cold starts and in warm ones. A step's compute is
-a sleep, as a GPU would leave the CPU free. Everything is read from the groups' ledgers.
+Some groups train; one more is killed (SIGKILL) and heals from them, in cold starts and in warm ones. A step's compute
+is a sleep, as a GPU would leave the CPU free. Everything is read from the groups' ledgers. After each heal as many
+bytes go over a bare connection between two other processes, for comparison.
 """
 
 from __future__ import annotations
@@ -12,42 +13,49 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.heal_transfer import BarePair
 from e2e.cluster import Cluster
 
 JOB = Path(__file__).with_name("heal_job.py")
-HEALTHY = ("g0", "g1")
-JOINER = "g2"
+JOINER = "joiner"
 PARTS = ("start_s", "import_s", "build_s", "transfer_s", "replay_s", "switch_s")
 PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How large the state is, how long a step, and how often the joiner heals, cold and warm."""
+    """How large the state is, how long a step, how many groups train, and how often the joiner heals, cold and warm."""
 
     mb: int
     trained_mb: int
     sleep_s: float
     quiet_steps: int
-    heals: int
+    healthy: int
+    cold: int
+    warm: int
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """Seconds of the healthy groups' steps before, during and after heals; ways of joiners; a donor's extra bytes."""
+    """What was seen.
+
+    before, during, after: seconds of the healthy groups' steps; ways: of joiners, by kind of start
+    rates: GB/s of a bare connection and of the heal before it; donor_extra: bytes
+    """
 
     before: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
     ways: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {"cold": [], "warm": []})
+    rates: list[tuple[float, float]] = field(default_factory=list)
     donor_extra: int = 0
 
 
 class Memory:
-    """Watches the anonymous memory of the healthy groups' ranks."""
+    """Watches the memory of the healthy groups' ranks that is theirs alone."""
 
-    def __init__(self, run: Cluster) -> None:
-        self._pids = [pid for name in HEALTHY for pid in run.rank_pids(name).values()]
+    def __init__(self, run: Cluster, names: list[str]) -> None:
+        self._pids = [pid for name in names for pid in run.rank_pids(name).values()]
         self._before = [self._of(pid) for pid in self._pids]
         self.extra = 0
         self._over = threading.Event()
@@ -72,43 +80,67 @@ class Memory:
 
 def run_heals(folder: Path, shape: Shape) -> Outcome:
     """Carries out the whole run, and reads what it cost."""
-    run = Cluster(folder, "--lease-s", "5", "--groups-wanted", "2", "--stall-patience-s", "120", job=JOB)
+    names = [f"g{i}" for i in range(shape.healthy)]
+    wanted = str(shape.healthy)
+    run = Cluster(folder, "--lease-s", "5", "--groups-wanted", wanted, "--stall-patience-s", "120", job=JOB)
+    bare = BarePair(shape.mb * 1_000_000)
     outcome = Outcome()
     try:
         run.lighthouse()
         flags = ("--mb", str(shape.mb), "--trained-mb", str(shape.trained_mb), "--sleep-s", str(shape.sleep_s))
-        for name in HEALTHY:
+        for name in names:
             run.group(name, *flags)
         windows = [_quiet(run, shape)]
-        memory = Memory(run)
+        memory = Memory(run, names)
         for kind in ("cold", "warm"):
-            standby = "warm" if kind == "warm" else "none"
-            run.group(JOINER, *flags, flags=("--standby", standby), key=f"{JOINER} {kind}")
-            _until_ways(run, 1)
-            for number in range(2, 2 + shape.heals - (kind == "cold")):
-                if kind == "warm":
-                    ready = lambda number=number: run.log(f"{JOINER} warm").count("standby_ready") >= number - 1  # noqa: E731
-                    run.until(ready, "a standby is ready", PATIENCE_S)
-                run.kill_rank(JOINER)
-                _until_ways(run, number)
+            bares = _heal(run, kind, shape, bare, flags)
+            outcome.rates += list(zip(bares, _loads(run), strict=True))
             for way in _ways(run):
                 outcome.ways["warm" if way["warm"] else "cold"].append(way)
             run.kill(f"{JOINER} {kind}")
             run.wait_exit(f"{JOINER} {kind}")
+            run.until(lambda: JOINER not in _members(run), "the joiner is gone", PATIENCE_S)
             (folder / f"{JOINER}.ledger").rename(folder / f"{JOINER}.{kind}")
             windows.append(_quiet(run, shape))
         outcome.donor_extra = memory.close()
         (run.out / "enough").touch()
-        for name in HEALTHY:
+        for name in names:
             assert run.wait_exit(name) == 0, run.logs()
-        _sort_steps(run, outcome, windows)
+        _sort_steps(run, names, outcome, windows)
         return outcome
     finally:
+        bare.close()
         run.close()
+
+
+def _heal(run: Cluster, kind: str, shape: Shape, bare: BarePair, flags: tuple[str, ...]) -> list[float]:
+    """The joiner comes, and is killed and comes back as often as it should; after each heal the bare rate."""
+    run.group(JOINER, *flags, flags=("--standby", "warm" if kind == "warm" else "none"), key=f"{JOINER} {kind}")
+    _until_ways(run, 1)
+    rates = [bare.rate()]
+    for number in range(2, 1 + shape.cold if kind == "cold" else 2 + shape.warm):
+        if kind == "warm":
+            ready = lambda number=number: run.log(f"{JOINER} warm").count("standby_ready") >= number - 1  # noqa: E731
+            run.until(ready, "a standby is ready", PATIENCE_S)
+        run.kill_rank(JOINER)
+        _until_ways(run, number)
+        rates.append(bare.rate())
+    return rates
+
+
+def _members(run: Cluster) -> set[str]:
+    status = run.status()
+    return {JOINER} if status is None else {group.name for group in status.groups if group.state != "lost"}
 
 
 def _ways(run: Cluster) -> list[dict[str, Any]]:
     return [line for line in run.ledger(JOINER) if line["event"] == "split"]
+
+
+def _loads(run: Cluster) -> list[float]:
+    """GB/s of the loads, from the first offer of a donor on."""
+    loads = [line for line in run.ledger(JOINER) if line["event"] == "load"]
+    return [line["bytes"] / line["seconds"] / 1e9 for line in loads]
 
 
 def _until_ways(run: Cluster, count: int) -> None:
@@ -120,15 +152,15 @@ def _commits(run: Cluster, name: str) -> list[float]:
 
 
 def _quiet(run: Cluster, shape: Shape) -> tuple[float, float]:
-    """Waits for steps of the two healthy groups alone; the window in which they were made."""
-    settled = len(_commits(run, HEALTHY[0])) + 3
+    """Waits for steps of the healthy groups alone; the window in which they were made."""
+    settled = len(_commits(run, "g0")) + 3
     count = settled + shape.quiet_steps
-    run.until(lambda: len(_commits(run, HEALTHY[0])) > count, "quiet steps", PATIENCE_S)
-    times = _commits(run, HEALTHY[0])
+    run.until(lambda: len(_commits(run, "g0")) > count, "quiet steps", PATIENCE_S)
+    times = _commits(run, "g0")
     return times[settled], times[count]
 
 
-def _sort_steps(run: Cluster, outcome: Outcome, quiet: list[tuple[float, float]]) -> None:
+def _sort_steps(run: Cluster, names: list[str], outcome: Outcome, quiet: list[tuple[float, float]]) -> None:
     """Before: the first quiet window; after: the later ones. During: from the joiner's attaching to its contribution.
 
     The joiner's import and build are left out: they are another machine's. So are the steps in which a member was lost.
@@ -138,7 +170,7 @@ def _sort_steps(run: Cluster, outcome: Outcome, quiet: list[tuple[float, float]]
         for kind in outcome.ways.values()
         for way in kind
     ]
-    for name in HEALTHY:
+    for name in names:
         times = _commits(run, name)
         for began, ended in zip(times[:-1], times[1:], strict=True):
             if any(low <= ended and began <= high for low, high in heals):

@@ -1,8 +1,8 @@
 """How fast a snapshot moves between processes, and what memory that takes: the parts of bench_heal.py without a run.
 
 Donors and joiners are processes of their own. The bare loop that all is measured against is one connection, `sendall`
-of the whole and `recv_into` in pieces of 1 MiB, nothing checked. *First*: into memory that the joiner has never
-touched, in a process of its own each time. *Warm*: again into the same memory.
+of the whole and `recv_into` in pieces of 1 MiB, nothing checked. *First*: in a process of its own each time, into
+memory of which the joiner has touched as much as its model takes, and no more. *Warm*: again into the same memory.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from replica.transfer_server import WeightServer
 TOKEN = b"bench"
 PIECE = 1 << 20
 HEAL = 1
+TOGETHER = 3
+"""Joiners that come at once, with the heals HEAL and the next ones."""
 LINEARS = ((1024, 4096), (4096, 1024), (1024, 1024), (768, 96), (64, 7))
 """One block: linears of these sizes with their biases, a norm, an odd table and a scalar; from 40 MB to 4 bytes."""
 
@@ -130,7 +132,8 @@ def donate(mb: int, part: int, of: int, pipe: Connection) -> None:
         snapshot.wait()
         ahead_s = time.perf_counter() - began
     server = WeightServer("127.0.0.1", TOKEN, EntryLog())
-    server.stage(HEAL, snapshot)
+    for heal in range(HEAL, HEAL + TOGETHER):
+        server.stage(heal, snapshot)
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(
         Donor(
@@ -182,6 +185,7 @@ def join(mb: int, donors: tuple[Donor, ...], warm: int, bare_first: bool, pipe: 
     before = own_bytes()
     with Peak() as peak:
         state = build(mb, filled=False)
+        weights = sum(tensor.nbytes for tensor in state.flatten()[0].values())
         sources = [donor.address for donor in donors]
         into: list[memoryview] = []
 
@@ -189,14 +193,15 @@ def join(mb: int, donors: tuple[Donor, ...], warm: int, bare_first: bool, pipe: 
             load_snapshot(sources, HEAL, state, TOKEN)
 
         def bare() -> None:
-            into[:] = into or [memoryview(torch.empty(total, dtype=torch.uint8).numpy().data)]
             _receive_bare(donors[0].bare_port, into[0])
 
         if bare_first:
+            into.append(_memory(total, weights))
             bare_rate = _rate(bare, total)
             into.clear()
         our_rate = _rate(ours, total)
     rates.memory.append((peak.most - before) / total)
+    into[:] = into or [_memory(total, weights)]
     if not bare_first:
         bare_rate = _rate(bare, total)
     rates.first.append((bare_rate, our_rate))
@@ -205,6 +210,12 @@ def join(mb: int, donors: tuple[Donor, ...], warm: int, bare_first: bool, pipe: 
         rates.warm.append((_rate(bare, total), _rate(ours, total)))
     assert digest(state) == donors[0].digest, "what was loaded is not what was staged"
     pipe.send(rates)
+
+
+def _memory(size: int, touched: int) -> memoryview:
+    memory = torch.empty(size, dtype=torch.uint8)
+    memory[:touched].zero_()
+    return memoryview(memory.numpy().data)
 
 
 def _rate(action: Callable[[], object], size: int) -> float:
@@ -240,6 +251,94 @@ def measure(mb: int, count: int, rounds: int, warm: int) -> tuple[list[Donor], R
     finally:
         for process in processes:
             process.kill()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """Joiners that came together: seconds until the last of them had loaded, and the donor's share of their bytes."""
+
+    seconds: float
+    share: float
+
+
+def crowd(mb: int, passes: bool) -> Crowd:
+    """Has `TOGETHER` joiners load from one donor at once; passes: they pass on what they have."""
+    context = multiprocessing.get_context("spawn")
+    processes: list[Any] = []
+    try:
+        donor = (donor_pipe := _start(context, processes, donate, mb, 0, 1)).recv()
+        pipes = [_start(context, processes, _come, mb, donor, HEAL + i) for i in range(TOGETHER)]
+        addresses = [pipe.recv() for pipe in pipes]
+        began = time.perf_counter()
+        for i, pipe in enumerate(pipes):
+            pipe.send(addresses[:i] if passes else [])
+        from_donor = [pipe.recv() for pipe in pipes]
+        seconds = time.perf_counter() - began
+        for pipe in (donor_pipe, *pipes):
+            pipe.send(None)
+        for process in processes:
+            process.join(30)
+        return Crowd(seconds=seconds, share=sum(from_donor) / TOGETHER / donor.total)
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _come(mb: int, donor: Donor, heal: int, pipe: Connection) -> None:
+    """One of several joiners; says how many bytes the donor gave it."""
+    torch.set_num_threads(1)
+    state = build(mb, filled=False)
+    server = WeightServer("127.0.0.1", TOKEN, EntryLog())
+    lock, seen, given = threading.Lock(), [0], [0]
+
+    def moved(count: int, _: int, source: str) -> None:
+        with lock:
+            given[0] += max(0, count - seen[0]) if source == donor.address else 0
+            seen[0] = max(seen[0], count)
+
+    pipe.send(server.address)
+    passing = pipe.recv()
+    load_snapshot(
+        [donor.address], heal, state, TOKEN, progress=moved, passing=passing, pass_on=server.pass_on
+    )  # fmt: skip
+    pipe.send(given[0])
+    pipe.recv()  # it passes on until all have loaded
+    assert digest(state) == donor.digest, "what was loaded is not what was staged"
+    server.close()
+
+
+class BarePair:
+    """Two processes and a bare connection between them, to be measured beside a run: `size` bytes, memory touched."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._processes: list[Any] = []
+        sender = _start(context, self._processes, _bare_sender, size)
+        self._pipe = _start(context, self._processes, _bare_receiver, size, sender.recv())
+
+    def rate(self) -> float:
+        """GB/s of one transfer."""
+        self._pipe.send(None)
+        return float(self._pipe.recv())
+
+    def close(self) -> None:
+        """Ends both."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _bare_sender(size: int, pipe: Connection) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    pipe.send(listener.getsockname()[1])
+    _send_bare(listener, _memory(size, size))
+
+
+def _bare_receiver(size: int, port: int, pipe: Connection) -> None:
+    into = _memory(size, size)
+    while True:
+        pipe.recv()
+        pipe.send(_rate(lambda: _receive_bare(port, into), size))
 
 
 def _start(context: SpawnContext, processes: list[Any], target: Any, *arguments: Any) -> Connection:

@@ -180,6 +180,7 @@ class Job:
             bucket_bytes=2048,
             reduce_dtype=flags.reduce_dtype or None,
             heal=flags.heal,
+            heal_log_bytes=flags.log_bytes or None,
             observer=self.observe,
         )
         if flags.dump:
@@ -242,6 +243,7 @@ def main() -> None:
     parser.add_argument("--die-shard", type=int, default=0)
     parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--heal", choices=["log", "pause"], default="log")
+    parser.add_argument("--log-bytes", type=int, default=0)
     parser.add_argument("--die-always", action="store_true")
     parser.add_argument("--wait-at-load", default="")
     parser.add_argument("--wait-loading", default="")

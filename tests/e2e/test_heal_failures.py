@@ -118,6 +118,22 @@ def test_a_joiner_stands_still(cluster: Make, undisturbed: Reference) -> None:
     run.finish(undisturbed)
 
 
+def test_a_joiner_that_falls_behind_the_log_starts_over(cluster: Make, undisturbed: Reference) -> None:
+    run = cluster("--groups-wanted", "2")
+    run.lighthouse()
+    log = ("--log-bytes", "60000")  # some ten steps
+    for name in ("g0", "g1"):
+        run.group(name, *SLOW, *log)
+    run.until_contributing("g0")
+    wait = stuck(run, *log)
+    goes_on(run, "g0", 30)
+    wait.unlink()
+    run.until_contributing("j")
+    assert run.lives("j") == 1 and len(heals(run)) == 2
+    assert run.lives("g0") == run.lives("g1") == 1
+    run.finish(undisturbed)
+
+
 def test_a_joiner_has_too_little_memory_the_first_time(cluster: Make, undisturbed: Reference) -> None:
     run = running(cluster, groups=("g0", "g1"))
     run.group("j", *SLOW, "--spare-mb", "1")

@@ -255,7 +255,7 @@ class Agent(Checked, RuleBasedStateMachine):
                         "switch": often,
                         "stop": seldom,
                         "digest": st.sampled_from([1, 1, None]),
-                        "heal": st.integers(0, 3),
+                        "heals": st.sets(st.integers(1, 3)).map(tuple),
                         "lost": seldom,
                     }
                 )
@@ -263,14 +263,16 @@ class Agent(Checked, RuleBasedStateMachine):
         records = self.records(rank, work, **self.others[key])
         self.rank_says(rank, RollCall(generation=work.generation, step=work.version.step, records=records))
 
-    def records(self, rank: Rank, work: Work, switch: bool, stop: bool, digest: Any, heal: int, lost: bool) -> bytes:
+    def records(
+        self, rank: Rank, work: Work, switch: bool, stop: bool, digest: Any, heals: tuple[int, ...], lost: bool
+    ) -> bytes:
         own = record_of(rank.book, rank.book.heals, tokens=5, loss_sum=1.0, grad_sq=1.0, digest=digest, stop=stop)
         missing = () if work.farewell or lost else tuple(sorted(set(range(SLOTS)) - set(own.slots)))
         rows = []
         for place in range(work.size):
             row = own
             if place != work.place:
-                row = msgspec.structs.replace(own, slots=missing, opened=own.opened if switch else 0, heal=heal)
+                row = msgspec.structs.replace(own, slots=missing, opened=own.opened if switch else 0, heals=heals)
                 missing = ()
             rows.append(pack(row, SLOTS))
         return b"".join(rows)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replica.manifest import Chunks, Segments, Tensors, byte_view, dtype_named, pack, packed_bytes
+from replica.manifest import Chunks, Segments, Tensors, byte_view, dtype_named, is_direct, pack, packed_bytes
 from replica.transfer_landing import Landing
 
 DTYPES = st.sampled_from(["uint8", "bool", "bfloat16", "float32", "int64", "complex128", "float8_e4m3fn"])
@@ -103,5 +103,14 @@ def test_chunks_land_in_any_order_in_tensors_of_any_layout(kinds: list, size: in
             for view in landing.views(chunk):
                 view[:] = content[at : at + len(view)]
                 at += len(view)
-        landing.landed(chunk)
+        landing.landed(chunk, 7 * chunk)
     assert run_of({name: t.contiguous() for name, t in targets.items()}) == content
+    for first, end in landing.readable(0, 0.0):  # what can be passed on is what has landed, with its hash
+        for chunk in range(first, end):
+            views, hash_ = landing.read(chunk)
+            start, behind = chunks.span(chunk)
+            assert b"".join(views) == content[start:behind] and hash_ == 7 * chunk
+    for tensor in targets.values():
+        tensor.zero_()
+    direct = all(is_direct(tensor) for tensor in targets.values() if tensor.numel())
+    assert not direct or landing.readable(0, 0.0) == ((0, chunks.count),) or not chunks.count

@@ -185,8 +185,8 @@ REPLICA: tuple[Mutation, ...] = (
     _work("the log is owed to nobody", "owed=tuple(sorted({*book.owed, *heals})),", "owed=book.owed,"),
     _work(
         "a heal is named without room for it",
-        "for heal in book.heals if heal in ready), 0)",
-        "for heal in book.heals), 0)",
+        "for heal in book.heals if heal in ready)[:",
+        "for heal in book.heals)[:",
     ),
     _heal("a donor that levels does not stage", "+ merged.slots, stage=staged)", "+ merged.slots)"),
     _progress("progress is told at every chunk", "if seen is None or now < due_s(state):", "if seen is None:"),

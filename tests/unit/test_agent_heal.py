@@ -128,7 +128,7 @@ def test_a_donor_keeps_entries_without_a_snapshot_even_amid_a_step() -> None:
     script.based(5)
     script.told(Stage(heal=3, joiner="c", donors=1, place=0, now=True, entries=True))
     assert script.downs(StageFor) == [StageFor(heal=3, now=True, place=0, donors=1, entries=True)]
-    assert script.commits(heal=3).stage == ()
+    assert script.commits(heals=(3,)).stage == ()
     script.told(Release(heal=3))
     assert script.downs(Drop) == [Drop(heal=3)]
 
@@ -158,6 +158,14 @@ def test_where_nothing_is_replayed_a_loaded_group_waits_for_a_base() -> None:
     assert script.report.version == AT and script.ups(CaughtUp) == [CaughtUp(version=AT)] and not script.downs(Fetch)
     script.based(7, roster=members("a", "b"), version=AT, cursor=40)
     assert script.goes().work.version == AT
+
+
+def test_ranks_load_from_donors_and_from_joiners_but_follow_donors_alone() -> None:
+    script = Script().begins()
+    script.told(Heal(heal=3, sources=(source("b"),), passing=(source("d"),)))
+    assert script.downs(Load) == [Load(heal=3, sources=(source("b"),), passing=(source("d"),))]
+    script.ranks(loaded())
+    assert script.downs(Fetch)[-1].sources == (source("b"),) and script.report.donors == ("b",)
 
 
 def test_a_joiner_that_loads_stands_nowhere() -> None:
@@ -359,11 +367,19 @@ def donor(donors: int = 1) -> Script:
 def test_donors_stage_after_the_step_in_which_all_of_them_named_the_heal() -> None:
     script = donor(donors=2)
     assert script.downs(StageFor) == [StageFor(heal=3, now=False, place=0, donors=2)]
-    script.calls(0, heal=3)
-    script.calls(1, heal=0)
+    script.calls(0, heals=(3,))
+    script.calls(1, heals=())
     assert script.downs(Commit)[-1].stage == ()
-    assert script.commits(heal=3).stage == (3,)
-    assert script.commits(heal=3).stage == ()
+    assert script.commits(heals=(3,)).stage == (3,)
+    assert script.commits(heals=(3,)).stage == ()
+
+
+def test_several_joiners_are_staged_for_after_one_step() -> None:
+    """So they load the same version, and there is one snapshot for all of them."""
+    script = donor(donors=2)
+    script.told(Stage(heal=4, joiner="d", donors=2, place=1), Stage(heal=5, joiner="e", donors=2, place=0))
+    assert script.commits(heals=(3, 4)).stage == (3, 4)
+    assert script.commits(heals=(5,)).stage == (5,)
 
 
 def test_a_donor_that_levels_by_an_entry_stages_where_the_others_did() -> None:
@@ -375,7 +391,7 @@ def test_a_donor_that_levels_by_an_entry_stages_where_the_others_did() -> None:
     script.holds(merged)
     assert script.downs(Apply)[-1].stage == (3,)
     assert script.report.stagings == (3,)
-    assert script.commits(heal=3).stage == ()
+    assert script.commits(heals=(3,)).stage == ()
 
 
 def test_a_report_says_who_heals_from_whom() -> None:
@@ -394,13 +410,13 @@ def test_falling_behind_is_told_apart_from_failing() -> None:
 
 def test_with_fewer_donors_named_nobody_stages() -> None:
     script = donor(donors=3)
-    assert script.commits(heal=3).stage == ()
+    assert script.commits(heals=(3,)).stage == ()
 
 
 def test_who_is_no_donor_does_not_stage() -> None:
     script = Script().begins()
     script.based()
-    assert script.commits(heal=3).stage == ()
+    assert script.commits(heals=(3,)).stage == ()
 
 
 def test_in_a_hold_donors_stage_at_once() -> None:
@@ -410,7 +426,7 @@ def test_in_a_hold_donors_stage_at_once() -> None:
     script.told(Stage(heal=3, joiner="c", donors=1, place=0, now=True))
     assert script.downs(StageFor)[-1] == StageFor(heal=3, now=True, place=0, donors=1)
     script.based(6, roster=members("a", "b"))
-    assert script.commits(heal=3).stage == ()
+    assert script.commits(heals=(3,)).stage == ()
 
 
 def test_told_to_stage_at_once_in_a_step_it_names_the_heal_instead() -> None:
@@ -419,14 +435,14 @@ def test_told_to_stage_at_once_in_a_step_it_names_the_heal_instead() -> None:
     script.based()
     script.told(Stage(heal=3, joiner="c", donors=2, place=0, now=True))
     assert script.downs(StageFor) == [StageFor(heal=3, now=False, place=0, donors=2)]
-    assert script.commits(heal=3).stage == (3,)
+    assert script.commits(heals=(3,)).stage == (3,)
 
 
 def test_a_released_heal_is_dropped() -> None:
     script = donor()
     script.told(Release(heal=3))
     assert script.downs(Drop) == [Drop(heal=3)]
-    assert script.commits(heal=3).stage == ()
+    assert script.commits(heals=(3,)).stage == ()
 
 
 def test_forgotten_heals_do_not_pile_up() -> None:
@@ -441,7 +457,7 @@ def test_forgotten_heals_do_not_pile_up() -> None:
 def test_a_donor_that_is_lost_forgets_its_heals(when: str) -> None:
     script = donor()
     if when == "after":
-        script.commits(heal=3)
+        script.commits(heals=(3,))
     script.exits(0)
     script.exits(1)
     assert script.state.stagings == ()

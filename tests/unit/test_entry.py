@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from lighthouse.values import EntryName, Version
-from replica.entry import Answer, Entry, EntryLog
+from replica.beside import Beside
+from replica.entry import Answer, Buckets, Entry, EntryLog
 from replica.values import Merged
 
 
@@ -178,3 +181,46 @@ def test_waiting_ends_when_nobody_listens_or_the_log_closes() -> None:
     threading.Timer(0.05, log.close).start()
     with log.reading(Version(0, 1), wait_s=60.0) as found:
         assert found is Answer.CLOSED
+
+
+def copying(copied: list[int], go: threading.Event) -> Callable[[Buckets], Beside[Buckets]]:
+    """As from a GPU: buckets are copied to other memory beside whatever else is done, once `go` is set."""
+
+    def aside(buckets: Buckets) -> Beside[Buckets]:
+        copied.append(int(buckets[0][0]))
+
+        def copy() -> Buckets:
+            go.wait(20.0)
+            return tuple(bucket.clone() for bucket in buckets)
+
+        return Beside(copy, "copy")
+
+    return aside
+
+
+def test_what_is_owed_to_a_joiner_moves_aside_and_leaves_the_memory_that_it_was_in() -> None:
+    go, copied = threading.Event(), list[int]()
+    log = EntryLog(reuse_sets=0, aside=copying(copied, go))
+    log.keep(entry(0))
+    log.owe(5, Version(1, 1), limit_bytes=1000)
+    one = entry(1)
+    memory = weakref.ref(one.buckets[0])
+    log.keep(one)
+    assert copied == [1], "what nobody is owed is not copied"
+    log.keep(entry(2))
+    log.release_before(Version(2, 1))
+    assert log.get(Version(1, 1)) is one, "it is not complete yet"
+    del one
+    go.set()
+    with log.reading(Version(1, 1), heal=5) as found:
+        assert isinstance(found, Entry) and found.buckets[0] is not memory() and found.buckets[0][0] == 1.0
+    end = time.monotonic() + 20.0
+    while memory() is not None:
+        log.release_before(Version(2, 1))
+        assert time.monotonic() < end
+    with log.reading(Version(1, 1), heal=5) as found:
+        assert isinstance(found, Entry) and found.buckets[0][0] == 1.0
+    with log.reading(Version(2, 1)) as found:
+        assert isinstance(found, Entry) and found is log.get(Version(2, 1)), "a member has it from where it lies"
+    log.release(5)
+    assert starts(log) == [2] and log.reuse() is None

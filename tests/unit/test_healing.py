@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -66,7 +67,7 @@ def test_a_load_tells_how_far_it_is() -> None:
 @contextmanager
 def following() -> Iterator[tuple[Healing, EntryLog, tuple[Source, ...], queue.SimpleQueue[RankUp]]]:
     """A rank's healing, the log of its donor, where that is served, and what the rank says."""
-    donor, mine, model = EntryLog(), EntryLog(), nn.Linear(2, 2)
+    donor, mine, model = EntryLog(), EntryLog(), nn.Linear(200, 200)
     server = WeightServer("127.0.0.1", TOKEN, donor)
     said: queue.SimpleQueue[RankUp] = queue.SimpleQueue()
     healing = Healing(
@@ -95,12 +96,42 @@ def test_a_heal_named_in_the_middle_of_a_step_leaves_the_digest_of_that_step() -
         healing.digest.begin()
         healing.expect(StageFor(heal=1, now=False, place=0, donors=1))
         healing.expect(StageFor(heal=2, now=True, place=0, donors=1))
-        healing.stage(2, Version(4, 3), 0, False)
+        healing.stage((2,), Version(4, 3), 0, False)
         assert healing.digest.value() == digest(state)
         healing.settle()
         next(iter(state.flatten()[0].values())).detach().add_(1)
         healing.digest.begin()
         assert healing.digest.value() == digest(state)
+
+
+def test_joiners_that_come_together_share_a_snapshot_and_its_memory_serves_again() -> None:
+    with following() as (healing, *_):
+        server = healing._server
+        for heal, place in ((1, 0), (2, 0), (3, 1), (4, 0)):
+            healing.expect(StageFor(heal=heal, now=False, place=place, donors=3))
+        ready(healing, 1, 2, 3, 4)
+        healing.stage((1, 2, 3), Version(4, 3), 0, False)
+        one, two, three = (server._staged[heal] for heal in (1, 2, 3))
+        assert one is two and one.held != three.held
+        ready(healing, 4)
+        healing.stage((4,), Version(5, 3), 8, False)
+        assert server._staged[4] is not one, "another version"
+        memory = one.memory[0].data_ptr()
+        healing.drop(1)
+        assert not healing._spare, "it is served to another still"
+        healing.drop(2)
+        healing.expect(StageFor(heal=5, now=False, place=0, donors=3))
+        assert healing.ready((5,)) == (5,), "at once"
+        healing.stage((5,), Version(6, 3), 16, False)
+        assert server._staged[5].memory[0].data_ptr() == memory
+
+
+def ready(healing: Healing, *heals: int) -> None:
+    """Waits until there is room for them."""
+    end = time.monotonic() + DEADLINE_S
+    while healing.ready(heals) != heals:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_an_entry_fetched_while_the_one_before_waits_to_be_applied_is_not_lost() -> None:

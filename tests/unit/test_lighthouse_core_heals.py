@@ -77,6 +77,25 @@ def test_no_more_donors_than_wanted_and_joiners_share_them() -> None:
     ]
 
 
+def test_a_joiner_is_told_of_those_that_load_already_and_may_have_the_same_version() -> None:
+    lead = Lead(groups_wanted=3, donors=2)
+    version = lead.form(*THREE)
+
+    def named(name: str) -> list[str]:
+        return [source.name for source in lead.told(name, Heal)[-1].passing]
+
+    for name in ("j1", "j2", "j3", "j4"):
+        lead.hello(name)
+    assert [named(name) for name in ("j1", "j2", "j3", "j4")] == [[], ["j1"], ["j2", "j1"], ["j3", "j2"]]
+    for name in ("j2", "j3", "j4"):
+        heal = lead.told(name, Heal)[-1].heal
+        lead.say(name, report_of(lead.number, NOWHERE, heal=heal), progress(heal))
+    lead.say("j2", report_of(lead.number, version, heal=lead.told("j2", Heal)[-1].heal))
+    lead.say("j3", Died(reason="signal 9", shard_rank=0))
+    lead.hello("j5")
+    assert named("j5") == ["j4", "j1"], "j2 has loaded, j3 is gone"
+
+
 def test_spares_give_before_contributors() -> None:
     lead = Lead(groups_wanted=4, contributors_wanted=2, donors=2)
     _, heal = healing(lead, *FOUR)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lighthouse.values import Version
-from replica.rollcall import Invalid, Record, merge, pack, record_bytes, unpack
+from replica.rollcall import MOST_HEALS, Invalid, Record, merge, pack, record_bytes, unpack
 from replica.values import HealCount, Merged
 
 AT = Version(7, 3)
@@ -114,10 +114,10 @@ def test_a_generation_that_is_no_newer_is_no_switch() -> None:
 
 def test_heals_are_counted() -> None:
     call = Call()
-    call.change(0, 0, heal=6)
-    call.change(1, 0, heal=6)
-    call.change(1, 1, heal=2)
-    assert call.merged().heals == (HealCount(heal=2, records=1), HealCount(heal=6, records=2))
+    call.change(0, 0, heals=(2, 6))
+    call.change(1, 0, heals=(6,))
+    call.change(1, 1, heals=(2,))
+    assert call.merged().heals == (HealCount(heal=2, records=2), HealCount(heal=6, records=2))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ records = st.builds(
     version=st.builds(Version, st.integers(0, 2**40), st.integers(0, 2**62)),
     slots=st.sets(st.integers(0, 12)).map(lambda own: tuple(sorted(own))),
     opened=st.integers(0, 2**62),
-    heal=st.integers(0, 2**62),
+    heals=st.lists(st.integers(1, 2**62), max_size=MOST_HEALS).map(tuple),
     stop=st.booleans(),
     save=st.booleans(),
     nonfinite=st.booleans(),

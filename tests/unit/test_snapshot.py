@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
 from lighthouse.values import Version
 from replica.beside import Beside
-from replica.snapshot import Snapshot
+from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
 
 
@@ -39,6 +42,29 @@ def test_what_a_forward_pass_changes_is_copied_at_once_and_the_rest_before_wait_
     steady = {name for name in tensors if state.steady(name)}
     assert {f"model/{name}" for name, _ in model.named_parameters()} < steady
     assert steady.isdisjoint(f"model/{name}" for name, _ in model.named_buffers())
+
+
+def test_the_memory_of_a_snapshot_is_given_back_at_once() -> None:
+    """Not whenever the garbage collector comes by: a donor of many heals held several copies."""
+    _, state = trained(1)
+    gc.collect()
+    gc.disable()
+    try:
+        snapshot = Snapshot.stage(state, Version(1, 1), 8, False)
+        snapshot.wait()
+        gone = weakref.ref(snapshot)
+        del snapshot
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_too_little_memory_for_a_snapshot_is_known_and_harms_nobody() -> None:
+    model = nn.Linear(3, 3)
+    model.register_buffer("huge", torch.zeros(1).expand(1 << 46))
+    state = TrainingState(model, torch.optim.SGD(model.parameters()))
+    room = Room(state)
+    assert room.take([]) == [] and room.short and room.ready
 
 
 def test_what_goes_wrong_beside_is_raised_where_it_is_waited_for() -> None:

@@ -17,6 +17,7 @@ from torch import nn
 from lighthouse.values import EntryName, Version
 from replica.digest import digest, digests
 from replica.entry import Entry, EntryLog
+from replica.manifest import Tensors
 from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import Cancel, FellBehind, TransferFailed, WrongState, fetch_entry, load_snapshot
@@ -25,6 +26,7 @@ from replica.transfer_link import Link, LinkLost, connect, prove_as_joiner, prov
 from replica.transfer_server import WeightServer
 from replica.transfer_values import AskEntry, AskSnapshot, HeldRange, OfferSnapshot
 from replica.values import HealCount, Merged
+from tests.unit.test_state import Odd
 
 TOKEN = b"a secret of the run"
 AT = Version(12, 3)
@@ -188,6 +190,31 @@ def test_tensors_that_are_not_contiguous_are_loaded() -> None:
     assert digest(joiner) == digest(donor)
 
 
+@pytest.mark.parametrize("stripes", [1, 3])
+def test_every_kind_of_tensor_crosses_the_sockets_bit_for_bit(stripes: int) -> None:
+    """All dtypes down to float8, no dimensions, no elements, transposed, tied, and memory shared by two parameters."""
+
+    def odd(seed: int) -> TrainingState:
+        model = Odd(seed)
+        model.tied = nn.Linear(5, 5)
+        model.untied = nn.Linear(5, 5)
+        model.untied.weight = model.tied.weight
+        model.shares = nn.Parameter(model.tied.bias.data)
+        optimizer = torch.optim.AdamW(model.parameters())
+        if seed == 1:
+            (model() + model.untied(model.tied(torch.ones(2, 5))).sum()).backward()
+            optimizer.step()
+        return TrainingState(model, optimizer)
+
+    donor, joiner = odd(1), odd(2)
+    assert digest(joiner) != digest(donor)
+    with ExitStack() as stack:
+        parts = [((i, 3), ((i + 1) % 3, 3)) for i in range(3)] if stripes > 1 else [()]
+        servers = [stack.enter_context(served(donor, part, chunk_bytes=37)) for part in parts]
+        load_snapshot([server.address for server in servers], 7, joiner, TOKEN)
+    assert digests(joiner) == digests(donor)
+
+
 def test_a_joiner_waits_until_the_snapshot_is_staged() -> None:
     donor, joiner = state(1, trained=True), state(2)
     server = WeightServer("127.0.0.1", TOKEN, EntryLog())
@@ -221,6 +248,21 @@ def test_striped_donors_each_hold_two_parts_and_one_may_be_missing() -> None:
         with pytest.raises(TransferFailed):
             load_snapshot(addresses, 7, joiner, TOKEN)
         assert not joiner.usable
+
+
+def test_a_donor_that_could_not_stage_is_done_without() -> None:
+    donor, joiner = state(1, trained=True), state(2)
+    short = WeightServer("127.0.0.1", TOKEN, EntryLog())
+    try:
+        with served(donor) as server:
+            short.refuse(7, "too little memory")
+            load_snapshot([short.address, server.address], 7, joiner, TOKEN)
+            assert digest(joiner) == digest(donor)
+        with pytest.raises(TransferFailed, match="too little memory"):
+            load_snapshot([short.address], 7, joiner, TOKEN)
+        assert short.drop(7) is None
+    finally:
+        short.close()
 
 
 def test_a_wrong_chunk_is_asked_again() -> None:
@@ -303,7 +345,7 @@ def trickling(snapshot: Snapshot, drop_s: float) -> tuple[str, Callable[[], None
                     cursor=snapshot.cursor,
                     stop=snapshot.stop,
                     scalars=snapshot.scalars,
-                    tensors=snapshot.tensors,
+                    tensors=Tensors.of(snapshot.specs),
                     chunks=snapshot.chunks,
                     held=held,
                 )
@@ -418,7 +460,8 @@ def test_strangers_cannot_keep_joiners_out() -> None:
         until(lambda: server.connections <= 4)
 
 
-def test_a_reader_that_does_not_read_is_dropped() -> None:
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_reader_that_does_not_read_or_a_byte_now_and_then_is_dropped(reads: int) -> None:
     with served(state(1, width=1200, trained=True), chunk_bytes=4 << 20, limits=QUICK) as server:
         link = connect(server.address, 2.0, DEADLINE_S, threading.Lock())
         prove_as_joiner(link, TOKEN)
@@ -426,7 +469,13 @@ def test_a_reader_that_does_not_read_is_dropped() -> None:
         assert isinstance(link.hear_source(1 << 20), OfferSnapshot)
         for chunk in range(8):
             link.want(chunk)
-        until(lambda: server.connections == 0)
+
+        def dropped() -> bool:
+            if reads:
+                link._sock.recv(reads)
+            return server.connections == 0
+
+        until(dropped)
         link.close()
 
 
@@ -568,6 +617,25 @@ def test_asking_tells_the_log_what_the_joiner_has() -> None:
 def test_who_is_too_far_behind_or_elsewhere_is_told(asked: Version) -> None:
     with logged(entry(4)) as (_, address), pytest.raises(FellBehind):
         fetch_entry([address], asked, TOKEN, 5.0, LIKE)
+
+
+def test_an_entry_comes_in_parts_from_all_who_have_it() -> None:
+    """Half of its chunks would never come from either of two that stand still after some of them."""
+    big = entry(4, size=8_000_000)
+    like = [torch.empty(8_000_000, device="meta"), LIKE[1]]
+    sent: dict[str, int] = {}
+
+    def counting(name: str) -> Callable[[int, bytearray], None]:
+        def count(at: int, content: bytearray) -> None:
+            sent[name] = at + len(content)
+
+        return count
+
+    with logged(big) as (_, one), logged(big) as (_, two), ExitStack() as stack:
+        addresses = [stack.enter_context(spoiled(a, counting(n))) for n, a in (("one", one), ("two", two))]
+        got = fetch_entry(addresses, Version(4, 3), TOKEN, 0.0, like)
+    assert got is not None and torch.equal(got.buckets[0], big.buckets[0])
+    assert min(sent.values()) > 4 << 20 and sum(sent.values()) < 1.2 * big.bytes
 
 
 def test_a_source_that_has_it_wins_over_those_that_do_not() -> None:

@@ -174,9 +174,9 @@ def stage_for(heal: int, now: bool = False) -> StageFor:
 def test_heals_are_named_until_staged_and_owed_until_dropped() -> None:
     book = heard(heard(heard(Book(), go()), stage_for(3)), stage_for(2))
     book = summed(book)
-    assert [record(book, ready).heal for ready in ((2, 3), (3,), ())] == [2, 3, 0]
+    assert [record(book, ready).heals for ready in ((2, 3), (3,), ())] == [(2, 3), (3,), ()]
     book = heard(book, commit(book, work(version=V1, cursor=4), stage=(2,)))
-    assert (book.heals, book.owed, record(summed(book), (2, 3)).heal) == ((3,), (2,), 3)
+    assert (book.heals, book.owed, record(summed(book), (2, 3)).heals) == ((3,), (2,), (3,))
     book = heard(heard(book, stage_for(3, now=True)), Drop(heal=2))
     assert (book.heals, book.owed) == ((), (3,))
 
