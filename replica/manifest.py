@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from math import prod
 
-import numpy as np
 import torch
 
 from lighthouse.values import Value
@@ -53,7 +51,7 @@ class TensorSpec(Value, frozen=True, gc=False):
     @property
     def bytes(self) -> int:
         """Bytes of the tensor. Raises ValueError if this torch does not know the dtype."""
-        return prod(self.shape) * _itemsize(self.dtype)
+        return prod(self.shape) * dtype_named(self.dtype).itemsize
 
 
 class Tensors(Value, frozen=True):
@@ -146,14 +144,9 @@ def packed_bytes(specs: Sequence[TensorSpec]) -> int:
     return specs[-1].offset + specs[-1].bytes if specs else 0
 
 
-@lru_cache(64)
-def _itemsize(dtype: str) -> int:
-    return dtype_named(dtype).itemsize
-
-
 def is_direct(tensor: torch.Tensor) -> bool:
     """Whether bytes can be read from and written to the tensor's memory in logical order: host, contiguous, plain."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -163,8 +156,8 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
     """The memory of a direct tensor, writable. It stays valid while the view lives."""
-    if tensor.dtype in _NUMPYS:  # several times faster, and a state may have tens of thousands of tensors
-        return tensor.detach().numpy().reshape(-1).view(np.uint8).data
+    if tensor.dtype in _NUMPYS and tensor.numel():  # faster, and a state may have tens of thousands of tensors
+        return memoryview(tensor.detach().numpy()).cast("B")
     return flat_bytes(tensor).numpy().data
 
 

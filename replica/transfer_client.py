@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from lighthouse.values import Version
 from replica.entry import Answer, Entry
 from replica.manifest import Chunks, Tensors, TensorSpec, packed_bytes
 from replica.plain import loads
-from replica.state import StateMismatch, TrainingState
+from replica.state import StateMismatch, TrainingState, no_collection
 from replica.transfer_landing import Landing
 from replica.transfer_limits import TransferLimits
 from replica.transfer_link import MANIFEST_BYTES, NEWS, Link, LinkLost, connect, of_source, prove_as_joiner
@@ -151,8 +151,9 @@ def load_snapshot(
     began = [0.0]
 
     def land(offer: OfferSnapshot) -> Landing:
-        landing = _landing(offer, heal, state)
         began[0] = time.monotonic()
+        rest.enter_context(no_collection())
+        landing = _landing(offer, heal, state)
         if pass_on is not None:
             pass_on(offer, landing)
         gather.also(passing, AskPassed(heal=heal, version=offer.version, wait_s=limits.stall_s), 2 * limits.stall_s)
@@ -165,15 +166,16 @@ def load_snapshot(
     gather = _Gather(work, token, limits, lock or nullcontext())
     if cancel is not None:
         cancel.then(gather.cut)
-    if not gather.run(sources, limits.links, AskSnapshot(heal=heal, wait_s=wait_s), wait_s + limits.stall_s):
-        error_type = WrongState if work.unfit else TransferFailed
-        raise error_type(f"snapshot of heal {heal} was not loaded: {gather.why()}")
-    offer = work.offer
-    assert offer is not None
-    try:
-        state.finish()
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise WrongState(f"the snapshot of heal {heal} was refused by the training state: {error}") from error
+    with ExitStack() as rest:
+        if not gather.run(sources, limits.links, AskSnapshot(heal=heal, wait_s=wait_s), wait_s + limits.stall_s):
+            error_type = WrongState if work.unfit else TransferFailed
+            raise error_type(f"snapshot of heal {heal} was not loaded: {gather.why()}")
+        offer = work.offer
+        assert offer is not None
+        try:
+            state.finish()
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise WrongState(f"the snapshot of heal {heal} was refused by the training state: {error}") from error
     return LoadedSnapshot(
         version=offer.version,
         cursor=offer.cursor,
