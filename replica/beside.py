@@ -14,10 +14,13 @@ _BEHIND = 10
 
 
 def give_way() -> None:
-    """What this thread does from now on can wait: it has a core to itself only where the training threads leave one."""
-    thread = threading.get_native_id()
+    """What this thread does from now on can wait: it has a core to itself only where the training threads leave one.
+
+    Once is as good as twice, and threads that it starts have its priority.
+    """
     with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _BEHIND)
+        main = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), main + _BEHIND)
 
 
 class Beside(Generic[T]):

@@ -7,8 +7,9 @@ span of the run lies in.
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 import torch
@@ -30,8 +31,11 @@ __all__ = [
 ]
 
 
-_NUMPYS = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8})
-"""Types that numpy has too."""
+_WRITABLE = 0x200
+"""PyBUF_WRITE"""
+_memory: Callable[[int, int, int], memoryview] = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+)(("PyMemoryView_FromMemory", ctypes.pythonapi))
 
 
 class TensorSpec(Value, frozen=True, gc=False):
@@ -156,8 +160,6 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
     """The memory of a direct tensor, writable. It stays valid while the view lives."""
-    if tensor.dtype in _NUMPYS and tensor.numel():  # faster, and a state may have tens of thousands of tensors
-        return memoryview(tensor.detach().numpy()).cast("B")
     return flat_bytes(tensor).numpy().data
 
 
@@ -179,18 +181,22 @@ class Segments:
 
     def __init__(self, pieces: Iterable[tuple[int, torch.Tensor]]) -> None:
         ordered = sorted(((start, tensor) for start, tensor in pieces if tensor.nbytes), key=lambda piece: piece[0])
-        self._starts = [start for start, _ in ordered]
         self._tensors = [tensor for _, tensor in ordered]
+        self._starts = [start for start, _ in ordered]
+        self._ends = [start + tensor.nbytes for start, tensor in ordered]
 
     def views(self, start: int, end: int) -> list[memoryview]:
-        """The memory of bytes [start, end) of the run, in order, not copied. Raises LookupError at a hole."""
+        """The memory of bytes [start, end) of the run, in order, not copied. Raises LookupError at a hole.
+
+        It is good for as long as these segments are. Views are cheap: a state may have tens of thousands of tensors.
+        """
         found = []
         at = max(bisect_right(self._starts, start) - 1, 0)
         while start < end:
-            if at >= len(self._starts) or not self._starts[at] <= start < self._starts[at] + self._tensors[at].nbytes:
+            if at >= len(self._starts) or not self._starts[at] <= start < self._ends[at]:
                 raise LookupError(f"byte {start} of the run is not held")
-            view = byte_view(self._tensors[at])[start - self._starts[at] : end - self._starts[at]]
-            found.append(view)
-            start += len(view)
+            until = min(end, self._ends[at])
+            found.append(_memory(self._tensors[at].data_ptr() + start - self._starts[at], until - start, _WRITABLE))
+            start = until
             at += 1
         return found

@@ -231,7 +231,7 @@ class TrainingState:
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that this rank holds of a tensor, without padding, outside autograd."""
     if not isinstance(tensor, DTensor):
-        return tensor.detach()
+        return tensor if type(tensor) is torch.Tensor and not tensor.requires_grad else tensor.detach()
     with torch.no_grad():
         return tensor.to_local().detach()
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from lighthouse.values import Version
+from replica.beside import give_way
 from replica.entry import Answer, Entry
 from replica.manifest import Chunks, Tensors, TensorSpec, packed_bytes
 from replica.plain import loads
@@ -305,6 +306,8 @@ class _Gather:
             self._work.ended(reason)
 
     def _ask(self, link: Link, source: str, ask: Ask, patience_s: float) -> None:
+        if not isinstance(ask, AskEntry):  # nobody waits for a load, and others may train on this host
+            give_way()
         link.patience(patience_s, patience_s)
         link.say_as_joiner(ask)
         offer = link.hear_source(MANIFEST_BYTES, self._read)

@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from lighthouse.values import Version
+from replica.beside import give_way
 from replica.entry import Answer as LogAnswer
 from replica.entry import Entry, EntryLog
 from replica.manifest import Chunks, Segments, Tensors, pack, packed_bytes
@@ -262,6 +263,7 @@ class WeightServer:
             reason = f"no snapshot is staged here for heal {ask.heal}"
             link.say_as_source(snapshot or Denied(kind="unknown", reason=reason))
             return
+        give_way()  # whoever waits for an entry may hold others up; whoever loads does not
         snapshot.wait()
         with self._framing:  # once for all links: it takes long where there are many tensors
             frame = self._frames.get(ask.heal) or as_source(_offer_snapshot(ask.heal, snapshot))
@@ -274,6 +276,7 @@ class WeightServer:
         if found is None:
             link.say_as_source(Denied(kind="unknown", reason=f"no load of {ask.version} is under way here"))
             return
+        give_way()
         offer, landing = found
         link.say_as_source(msgspec.structs.replace(offer, heal=ask.heal, held=()))
         told = 0
