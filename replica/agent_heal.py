@@ -71,8 +71,9 @@ def base(state: AgentState, message: Base, now: float) -> AgentState:
 
 def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     none = (None,) * state.config.shards
-    found = {"heal": message.heal, "sources": message.sources, "passing": message.passing}
-    joining = Joining(**found, loaded=none, up_to_date=none, moved=none)
+    joining = Joining(
+        heal=message.heal, sources=message.sources, passing=message.passing, loaded=none, up_to_date=none, moved=none
+    )
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))

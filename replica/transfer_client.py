@@ -149,18 +149,17 @@ def load_snapshot(
     pass_on: is given what is loaded, and what has landed of it, to be served to others (`WeightServer.pass_on`)
     Raises TransferFailed (or WrongState); then `state.usable` is False unless nothing was written yet: start over.
     """
-    began = [0.0]
+    limits = limits or TransferLimits()
+    patience_s = limits.stall_s
 
     def land(offer: OfferSnapshot) -> Landing:
-        began[0] = time.monotonic()
         rest.enter_context(no_collection())
         landing = _landing(offer, heal, state)
         if pass_on is not None:
             pass_on(offer, landing)
-        gather.also(passing, AskPassed(heal=heal, version=offer.version, wait_s=limits.stall_s), 2 * limits.stall_s)
+        gather.also(passing, AskPassed(heal=heal, version=offer.version, wait_s=patience_s), 2 * patience_s)
         return landing
 
-    limits = limits or TransferLimits()
     links = len(sources) * limits.links
     begin_at = heal * _GOLDEN % 1.0
     work: TransferWork[OfferSnapshot] = TransferWork(links, land, _differing, progress, limits.hurry_s, begin_at)
@@ -182,7 +181,7 @@ def load_snapshot(
         cursor=offer.cursor,
         stop=offer.stop,
         bytes=offer.chunks.total,
-        seconds=time.monotonic() - began[0],
+        seconds=time.monotonic() - work.began_s,
     )
 
 

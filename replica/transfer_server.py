@@ -260,8 +260,8 @@ class WeightServer:
     def _answer_snapshot(self, link: Link, ask: AskSnapshot) -> None:
         snapshot = self._await(link, ask.heal, ask.wait_s, lambda: self._staged.get(ask.heal))
         if not isinstance(snapshot, Snapshot):
-            reason = f"no snapshot is staged here for heal {ask.heal}"
-            link.say_as_source(snapshot or Denied(kind="unknown", reason=reason))
+            none = Denied(kind="unknown", reason=f"no snapshot is staged here for heal {ask.heal}")
+            link.say_as_source(snapshot if isinstance(snapshot, Denied) else none)
             return
         give_way()  # whoever waits for an entry may hold others up; whoever loads does not
         snapshot.wait()

@@ -75,6 +75,7 @@ class TransferWork(Generic[Offer]):
         self._moved = 0
         self.offer: Offer | None = None
         self.landing: Landing | None = None
+        self.began_s = 0.0
         self.unfit = False
         self.failure: BaseException | None = None
         self.reasons: list[str] = []
@@ -98,7 +99,7 @@ class TransferWork(Generic[Offer]):
                 self.failure = error
                 self._changed.notify_all()
                 raise
-            self.offer = offer
+            self.offer, self.began_s = offer, time.monotonic()
             first = int(self._begin_at * chunks.count)
             self._todo.extend((*range(first, chunks.count), *range(first)))
             self._changed.notify_all()
