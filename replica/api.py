@@ -185,8 +185,9 @@ class Replica:
     backend: of communicators between groups
     heal: how a group gets the state of the others while they train. "log": a snapshot, then each step since then, by
     `apply` alone, so that nobody waits; "pause": for an `apply` that is no function of its arguments: all wait while
-    it loads
-    heal_log_bytes: memory for steps that a joiner has yet to fetch; one that needs more starts over from a newer
+    it loads. Whoever was a donor keeps host memory for its part of a snapshot: two of as many stripes as there were
+    donors, or, with fewer than three, all of its shard
+    heal_log_bytes: host memory for steps that a joiner has yet to fetch; one that needs more starts over from a newer
     snapshot. None: eight steps' gradients of this shard, at least 64 MiB
     environment: who this rank is; None reads it from the process environment, where `bellrock group` puts it
     observer: called with (phase, step) as steps go on, on the training thread; for profiles, drills and tests

@@ -15,6 +15,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from lighthouse.values import ROOT, EntryName, Source, Version
+from replica.beside import let_go
 from replica.descriptors import socket_lock
 from replica.digest import StepDigest
 from replica.entry import Entry, EntryLog
@@ -87,7 +88,7 @@ class _Expected:
     """A snapshot to come: its stripes, none for all, and the memory for it. Those of the same stripes share it."""
 
     stripes: Stripes
-    room: Room | None
+    room: Room
 
 
 class Healing:
@@ -244,21 +245,23 @@ class Healing:
         of, place = command.donors, command.place
         stripes = ((place, of), ((place + 1) % of, of)) if of > 2 else ()
         self._make_readable()
-        needs_room = self._spare or not command.now
-        self._expected[command.heal] = _Expected(stripes, self._room(stripes) if needs_room else None)
+        self._expected[command.heal] = _Expected(stripes, self._room(stripes, make=not command.now))
 
-    def _room(self, stripes: Stripes) -> Room:
-        """Memory for a snapshot: that which is being made for another heal, or that of the last snapshot, or new."""
+    def _room(self, stripes: Stripes, make: bool = True) -> Room:
+        """Memory for a snapshot: that which is being made for another heal, or that of the last snapshot, or new.
+
+        make: it is made in the background if there is none; else there is none.
+        """
         for other in self._expected.values():
-            if other.room is not None and other.stripes == stripes:
+            if other.stripes == stripes and (make or other.room.ready):
                 return other.room
         spare, self._spare = self._spare, []
-        return Room(self._state, stripes, spare=spare)
+        return Room(self._state, stripes, spare=spare, make=make)
 
     def ready(self, heals: Sequence[int]) -> tuple[int, ...]:
         """Those of the heals that there is room to stage for by now."""
         rooms = ((heal, self._expected.get(heal)) for heal in heals)
-        return tuple(heal for heal, e in rooms if e is None or e.room is None or e.room.ready)
+        return tuple(heal for heal, expected in rooms if expected is None or expected.room.ready)
 
     def stage(self, heals: Sequence[int], version: Version, cursor: int, stop: bool) -> None:
         """Stages the state, which is at `version`, for each of the heals, and keeps entries for it from there on.
@@ -270,8 +273,8 @@ class Healing:
         self._make_readable()
         snapshots: dict[Stripes, Snapshot] = {}
         for heal in heals:
-            expected = self._expected.pop(heal, _Expected((), None))
-            stripes, room = expected.stripes, expected.room
+            expected = self._expected.pop(heal, None)
+            stripes, room = (expected.stripes, expected.room) if expected is not None else ((), None)
             self._log.owe(heal, version, self._log_bytes)
             if room is not None and room.short:
                 self._server.refuse(heal, "this host has too little memory for a snapshot")
@@ -281,7 +284,7 @@ class Healing:
             self._server.stage(heal, snapshots[stripes])
         self._staged.extend(snapshots.values())
         # What waits for another step needs other memory.
-        waiting = {heal: each for heal, each in self._expected.items() if each.room and each.stripes in snapshots}
+        waiting = {heal: each for heal, each in self._expected.items() if each.stripes in snapshots}
         self._expected = {heal: each for heal, each in self._expected.items() if heal not in waiting}
         for heal, each in waiting.items():
             self._expected[heal] = _Expected(each.stripes, self._room(each.stripes))
@@ -295,6 +298,7 @@ class Healing:
         self._expected.pop(heal, None)
         snapshot = self._server.drop(heal)
         if snapshot is not None:
+            let_go(self._spare)
             self._spare = snapshot.memory
         self._log.release(heal)
 

@@ -7,10 +7,11 @@ span of the run lies in.
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 
-import numpy as np
 import torch
 
 from lighthouse.values import Value
@@ -20,6 +21,7 @@ __all__ = [
     "Chunks",
     "Segments",
     "TensorSpec",
+    "Tensors",
     "byte_view",
     "dtype_named",
     "flat_bytes",
@@ -29,11 +31,14 @@ __all__ = [
 ]
 
 
-_NUMPYS = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8})
-"""Types that numpy has too."""
+_WRITABLE = 0x200
+"""PyBUF_WRITE"""
+_memory: Callable[[int, int, int], memoryview] = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+)(("PyMemoryView_FromMemory", ctypes.pythonapi))
 
 
-class TensorSpec(Value, frozen=True):
+class TensorSpec(Value, frozen=True, gc=False):
     """One tensor of a manifest: its *local* shape, and where its bytes start in the packed run.
 
     dtype: torch's name without "torch."; sharded: a DTensor's local shard
@@ -50,10 +55,52 @@ class TensorSpec(Value, frozen=True):
     @property
     def bytes(self) -> int:
         """Bytes of the tensor. Raises ValueError if this torch does not know the dtype."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count * dtype_named(self.dtype).itemsize
+        return prod(self.shape) * dtype_named(self.dtype).itemsize
+
+
+class Tensors(Value, frozen=True):
+    """The same tensors column by column, as they are sent: thousands of them cost a few columns.
+
+    dims: how many of `extents` are the shape of each; sharded, on_host: a byte each, 0 or 1
+    """
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    dims: tuple[int, ...]
+    extents: tuple[int, ...]
+    sharded: bytes
+    on_host: bytes
+
+    @classmethod
+    def of(cls, specs: Sequence[TensorSpec]) -> Tensors:
+        """The columns of tensors that lie one after another, in this order."""
+        return cls(
+            names=tuple(spec.name for spec in specs),
+            dtypes=tuple(spec.dtype for spec in specs),
+            dims=tuple(len(spec.shape) for spec in specs),
+            extents=tuple(extent for spec in specs for extent in spec.shape),
+            sharded=bytes(spec.sharded for spec in specs),
+            on_host=bytes(spec.on_host for spec in specs),
+        )
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The tensors. Raises ValueError if the columns do not fit each other, or a dtype is not known here."""
+        if len(set(self.names)) < len(self.names) or min(self.extents, default=0) < 0 or min(self.dims, default=0) < 0:
+            raise ValueError("manifest: a name comes twice, or an extent is below 0")
+        if sum(self.dims) != len(self.extents):
+            raise ValueError(f"manifest: {len(self.extents)} extents for {sum(self.dims)} dimensions")
+        found = []
+        offset = at = 0
+        columns = zip(self.names, self.dtypes, self.dims, self.sharded, self.on_host, strict=True)
+        for name, dtype, dims, sharded, on_host in columns:
+            shape = self.extents[at : at + dims]
+            spec = TensorSpec(
+                name=name, dtype=dtype, shape=shape, offset=offset, sharded=bool(sharded), on_host=bool(on_host)
+            )
+            found.append(spec)
+            at += dims
+            offset += spec.bytes
+        return tuple(found)
 
 
 class Chunks(Value, frozen=True):
@@ -83,37 +130,27 @@ def pack(
     specs = []
     offset = 0
     for name, tensor in tensors:
-        dtype = str(tensor.dtype).removeprefix("torch.")
         spec = TensorSpec(
             name=name,
-            dtype=dtype,
+            dtype=str(tensor.dtype).removeprefix("torch."),
             shape=tuple(tensor.shape),
             offset=offset,
             sharded=name in sharded,
             on_host=name in on_host,
         )
         specs.append(spec)
-        offset += spec.bytes
+        offset += tensor.nbytes
     return tuple(specs)
 
 
 def packed_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Bytes of the whole run. Raises ValueError if the tensors do not lie one after another, or appear twice."""
-    offset = 0
-    seen = set()
-    for spec in specs:
-        if spec.offset != offset or min(spec.shape, default=0) < 0 or spec.name in seen:
-            raise ValueError(
-                f"manifest: {spec.name!r} with shape {spec.shape} at byte {spec.offset}, expected {offset}"
-            )
-        seen.add(spec.name)
-        offset += spec.bytes
-    return offset
+    """Bytes of the whole run. Raises ValueError if this torch does not know the last dtype."""
+    return specs[-1].offset + specs[-1].bytes if specs else 0
 
 
 def is_direct(tensor: torch.Tensor) -> bool:
     """Whether bytes can be read from and written to the tensor's memory in logical order: host, contiguous, plain."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,8 +160,6 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
     """The memory of a direct tensor, writable. It stays valid while the view lives."""
-    if tensor.dtype in _NUMPYS:  # several times faster, and a state may have tens of thousands of tensors
-        return tensor.detach().numpy().reshape(-1).view(np.uint8).data
     return flat_bytes(tensor).numpy().data
 
 
@@ -146,18 +181,22 @@ class Segments:
 
     def __init__(self, pieces: Iterable[tuple[int, torch.Tensor]]) -> None:
         ordered = sorted(((start, tensor) for start, tensor in pieces if tensor.nbytes), key=lambda piece: piece[0])
-        self._starts = [start for start, _ in ordered]
         self._tensors = [tensor for _, tensor in ordered]
+        self._starts = [start for start, _ in ordered]
+        self._ends = [start + tensor.nbytes for start, tensor in ordered]
 
     def views(self, start: int, end: int) -> list[memoryview]:
-        """The memory of bytes [start, end) of the run, in order, not copied. Raises LookupError at a hole."""
+        """The memory of bytes [start, end) of the run, in order, not copied. Raises LookupError at a hole.
+
+        It is good for as long as these segments are. Views are cheap: a state may have tens of thousands of tensors.
+        """
         found = []
         at = max(bisect_right(self._starts, start) - 1, 0)
         while start < end:
-            if at >= len(self._starts) or not self._starts[at] <= start < self._starts[at] + self._tensors[at].nbytes:
+            if at >= len(self._starts) or not self._starts[at] <= start < self._ends[at]:
                 raise LookupError(f"byte {start} of the run is not held")
-            view = byte_view(self._tensors[at])[start - self._starts[at] : end - self._starts[at]]
-            found.append(view)
-            start += len(view)
+            until = min(end, self._ends[at])
+            found.append(_memory(self._tensors[at].data_ptr() + start - self._starts[at], until - start, _WRITABLE))
+            start = until
             at += 1
         return found

@@ -12,6 +12,7 @@ import json
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -29,14 +30,14 @@ def encode(value: Any, where: str, put_aside: PutAside) -> Any:
 
     Raises NotRepresentable naming the place, for example "scheduler/anneal_func".
     """
+    if isinstance(value, torch.Tensor):  # first, since there may be tens of thousands
+        return {"!tensor": put_aside(where, value)}
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | str) and not _is_enum(value):
         return int(value) if isinstance(value, int) else str(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"!float": repr(float(value))}
-    if isinstance(value, torch.Tensor):
-        return {"!tensor": put_aside(where, value)}
     if type(value) in (list, torch.Size):
         return [encode(item, f"{where}/{i}", put_aside) for i, item in enumerate(value)]
     if type(value) is tuple:
@@ -75,7 +76,7 @@ def tensor_names(tree: Any) -> list[str]:
         return [name for item in tree for name in tensor_names(item)]
     if not isinstance(tree, dict):
         return []
-    if set(tree) == {"!tensor"}:
+    if len(tree) == 1 and "!tensor" in tree:
         return [tree["!tensor"]]
     return [name for item in tree.values() for name in tensor_names(item)]
 
@@ -111,6 +112,7 @@ def _pairs(pairs: Any, fetch: Fetch) -> dict[Any, Any]:
     return {decode(key, fetch): decode(item, fetch) for key, item in pairs}
 
 
+@lru_cache(64)
 def dtype_named(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):

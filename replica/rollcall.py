@@ -28,6 +28,7 @@ from replica.values import HealCount, Merged
 
 MAGIC = 0x31435242
 """First word of a record, "BRC1": a wiped buffer does not have it."""
+
 MOST_HEALS = 4
 """Heals that one record names."""
 
@@ -109,7 +110,7 @@ def pack(record: Record, slots: int) -> bytes:
         step_slots=slots,
         flags=flags | _DIGESTED * (record.digest is not None),
         opened=record.opened,
-        heals=_HEALS.pack(*record.heals, *(0,) * (MOST_HEALS - len(record.heals))),
+        heals=_HEALS.pack(*record.heals, *(0,) * (MOST_HEALS - len(record.heals))) if record.heals else _NO_HEALS,
         tokens=record.tokens,
         loss_sum=record.loss_sum,
         grad_sq=record.grad_sq,
@@ -134,7 +135,7 @@ def unpack(data: bytes, slots: int) -> Record:
         version=Version(row.step, row.from_generation),
         slots=tuple(slot for slot in range(summed.bit_length()) if summed >> slot & 1),
         opened=row.opened,
-        heals=tuple(filter(None, _HEALS.unpack(row.heals))),
+        heals=_named(row.heals),
         stop=bool(row.flags & _STOP),
         save=bool(row.flags & _SAVE),
         nonfinite=bool(row.flags & _NONFINITE),
@@ -194,8 +195,7 @@ def _merged(
     grad_norm = _norm((shard.grad_sq[0] for shard in shards), tokens) if slots else 0.0
     newest = min(min(shard.opened) for shard in shards)
     agreed = newest > generation and all(max(shard.opened) == newest for shard in shards)
-    named = (said for shard in shards for said in shard.heals if said != _NO_HEALS)
-    heals = Counter(heal for said in named for heal in _HEALS.unpack(said) if heal)
+    heals = Counter(chain.from_iterable(_named(said) for shard in shards for said in shard.heals))
     return Merged(
         start=version,
         generation=generation,
@@ -288,6 +288,11 @@ def _bits(own: Collection[int], slots: int) -> int:
     for slot in own:
         bits |= 1 << slot
     return bits
+
+
+def _named(heals: bytes) -> tuple[int, ...]:
+    """The heals that a record names."""
+    return () if heals == _NO_HEALS else tuple(filter(None, _HEALS.unpack(heals)))
 
 
 @cache

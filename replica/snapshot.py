@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 
 from lighthouse.values import Version
-from replica.beside import Beside, give_way
-from replica.manifest import Chunks, Segments, TensorSpec, flat_bytes, merged_ranges
+from replica.beside import Beside, give_way, let_go
+from replica.manifest import Chunks, Segments, TensorSpec, flat_bytes, merged_ranges, packed_bytes
 from replica.plain import dumps
 from replica.state import TrainingState
 
@@ -30,7 +30,9 @@ class Room:
 
     Fresh memory costs several times the copy itself (page faults, pinning). Made between steps, when a snapshot is
     announced, with the same stripes and chunks as the snapshot; if the state has grown since, staging does without it.
-    spare: memory that another snapshot lay in. Where it has the right sizes nothing is allocated, and it is ready now.
+    spare: memory that another snapshot lay in, given away. If it has the right sizes nothing is allocated, and it is
+    ready now
+    make: whether memory is to be made if it has not; else staging does without
     """
 
     def __init__(
@@ -38,17 +40,21 @@ class Room:
         state: TrainingState,
         stripes: Sequence[tuple[int, int]] = (),
         chunk_bytes: int | None = None,
-        spare: Sequence[torch.Tensor] = (),
+        spare: list[torch.Tensor] | None = None,
+        make: bool = True,
     ) -> None:
         specs, tensors, _ = state.describe()
         chunks = _chunks(specs, chunk_bytes)
         sizes = [end - start for start, end in _spans(chunks, _held(chunks, stripes))]
         pinned = any(tensor.device.type == "cuda" for tensor in tensors.values())
-        self._runs = list(spare)
+        spare = spare or []
         fits = [(run.numel(), run.is_pinned()) for run in spare] == [(size, pinned) for size in sizes]
+        self._runs = spare if fits else []
+        if not fits:
+            let_go(spare)
         self.short = False
         """Whether this host has too little memory for it."""
-        self._made = None if fits else Beside(lambda: self._make(sizes, pinned), "room")
+        self._made = Beside(lambda: self._make(sizes, pinned), "room") if make and not fits else None
 
     @property
     def ready(self) -> bool:
@@ -64,7 +70,6 @@ class Room:
 
     def _make(self, sizes: list[int], pinned: bool) -> None:
         give_way()
-        self._runs = []  # of another size: it goes first
         try:
             self._runs = [_touched(size, pinned) for size in sizes]
         except (RuntimeError, MemoryError) as error:
@@ -193,7 +198,8 @@ class Snapshot:
 
 
 def _touched(size: int, pinned: bool) -> torch.Tensor:
-    """uint8[size] whose pages are there."""
+    """Memory whose pages are there. Not large ones: where a hypervisor takes back what is free (it does so in large
+    pages), getting one again takes six times as long as as many small ones."""
     run = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
     if not pinned:
         run.numpy()[:: mmap.PAGESIZE] = 0
@@ -202,7 +208,7 @@ def _touched(size: int, pinned: bool) -> torch.Tensor:
 
 def _chunks(specs: Sequence[TensorSpec], chunk_bytes: int | None) -> Chunks:
     """The chunks of a run; of the same size at all donors, since it is a function of the state alone."""
-    total = sum(spec.bytes for spec in specs)
+    total = packed_bytes(specs)
     return Chunks(total=total, size=chunk_bytes or max(min(4 << 20, max(4 << 10, total // 64)), total // _MOST_CHUNKS))
 
 

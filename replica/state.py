@@ -10,7 +10,9 @@ param groups and state, the scheduler, and registered extras.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -22,8 +24,11 @@ from torch.optim import Optimizer
 from replica.manifest import TensorSpec, dtype_named, pack
 from replica.plain import NotRepresentable, decode, encode, tensor_names
 
-__all__ = ["HasStateDict", "NotRepresentable", "StateMismatch", "TrainingState"]
+__all__ = ["HasStateDict", "NotRepresentable", "StateMismatch", "TrainingState", "no_collection"]
 
+_IN_PLACE = ("model/", "optimizer/", "group/")
+"""Tensors under these names stay where they are; others are handed over anew."""
+_HOST = torch.device("cpu")
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, DTensor)
 
 
@@ -37,6 +42,19 @@ class HasStateDict(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """The garbage collector rests: what is made here at once, and is no garbage, would have it look through all other
+    objects of the process, which takes longer than the work itself."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class _Leaves:
@@ -64,7 +82,7 @@ class _Leaves:
                 raise NotRepresentable(f"{name} is a DTensor laid out otherwise than its parameter")
             self.sharded.add(name)
         local = local_part(tensor)
-        if like is not None and local.device.type == "cpu" and like.device.type != "cpu":
+        if like is not None and local.is_cpu and not like.is_cpu:
             self.on_host.add(name)
         self.tensors[name] = local
         return name
@@ -101,6 +119,7 @@ class TrainingState:
         leaves, scalars = self._walk()
         return leaves.tensors, scalars
 
+    @no_collection()
     def describe(self) -> tuple[tuple[TensorSpec, ...], dict[str, torch.Tensor], dict[str, Any]]:
         """`flatten`, with the specs of the tensors in the same order."""
         leaves, scalars = self._walk()
@@ -122,7 +141,7 @@ class TrainingState:
         owners = _check(mine, scalars, leaves, given, self._parameters())
         self.usable = False
         self._optimizer.state.clear()
-        targets = {spec.name: self._target(spec, leaves, owners.get(spec.name)) for spec in specs}
+        targets = {spec.name: _target(spec, leaves, owners.get(spec.name)) for spec in specs}
         self._loading = targets, scalars, frozenset(spec.name for spec in specs if spec.sharded)
         return targets
 
@@ -208,19 +227,11 @@ class TrainingState:
             if type(module).get_extra_state is not nn.Module.get_extra_state:
                 yield module, name
 
-    def _target(self, spec: TensorSpec, mine: _Leaves, owner: torch.Tensor | None) -> torch.Tensor:
-        old = mine.tensors.get(spec.name)
-        in_place = spec.name.startswith(("model/", "optimizer/", "group/"))
-        if in_place and old is not None and _like(old, spec) and (spec.name in mine.sharded) == spec.sharded:
-            return old
-        device = owner.device if owner is not None and not spec.on_host else torch.device("cpu")
-        return torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device)
-
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that this rank holds of a tensor, without padding, outside autograd."""
     if not isinstance(tensor, DTensor):
-        return tensor.detach()
+        return tensor if type(tensor) is torch.Tensor and not tensor.requires_grad else tensor.detach()
     with torch.no_grad():
         return tensor.to_local().detach()
 
@@ -280,8 +291,17 @@ def _as_sharded(local: torch.Tensor, like: Any) -> DTensor:
     )
 
 
+def _target(spec: TensorSpec, mine: _Leaves, owner: torch.Tensor | None) -> torch.Tensor:
+    old = mine.tensors.get(spec.name)
+    in_place = spec.name.startswith(_IN_PLACE)
+    if in_place and old is not None and _like(old, spec) and (spec.name in mine.sharded) == spec.sharded:
+        return old
+    device = owner.device if owner is not None and not spec.on_host else _HOST
+    return torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device)
+
+
 def _like(tensor: torch.Tensor, spec: TensorSpec) -> bool:
-    return tuple(tensor.shape) == spec.shape and str(tensor.dtype) == f"torch.{spec.dtype}"
+    return tensor.shape == spec.shape and tensor.dtype is dtype_named(spec.dtype)
 
 
 def _check(
@@ -306,15 +326,22 @@ def _check(
     _same("parameters with optimizer state", sorted(states.keys() - parameters.keys()), [])
     model = {name for name in leaves.tensors if name.startswith("model/")}
     _same("tensors of the model", sorted({n for n in given if n.startswith("model/")} ^ model), [])
+    others = given.keys() - model
     for name in sorted(model):
         spec, own_tensor = given[name], leaves.tensors[name]
+        if _like(own_tensor, spec) and spec.sharded is (name in leaves.sharded):
+            continue
         _same(f"local shape of {name}", spec.shape, tuple(own_tensor.shape))
         _same(f"dtype of {name}", spec.dtype, str(own_tensor.dtype).removeprefix("torch."))
         _same(f"sharding of {name}", spec.sharded, name in leaves.sharded)
-    _same("tensors that the tree refers to", sorted(tensor_names(theirs)), sorted(given.keys() - model))
-    owners = {name: parameters[key] for key, tree in states.items() for name in tensor_names(tree)}
-    for name in sorted(given.keys() - model):
-        if given[name].sharded and not _fits_shard(given[name], owners.get(name)):
+    beside = {key: tensor_names(tree) for key, tree in states.items()}
+    owners = {name: parameters[key] for key, names in beside.items() for name in names}
+    named = [name for names in beside.values() for name in names]
+    named += tensor_names([groups, theirs["modules"], theirs["scheduler"], theirs["extras"]])
+    if len(named) != len(others) or set(named) != others:
+        _same("tensors that the tree refers to", sorted(named), sorted(others))
+    for name, spec in given.items():
+        if spec.sharded and name in others and not _fits_shard(spec, owners.get(name)):
             raise StateMismatch(f"sharding of {name}: theirs is a shard, and no parameter here is sharded that way")
     return owners
 

@@ -15,17 +15,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from lighthouse.values import Version
+from replica.beside import give_way
 from replica.entry import Answer, Entry
-from replica.manifest import Chunks, TensorSpec, packed_bytes
+from replica.manifest import Chunks, Tensors, TensorSpec, packed_bytes
 from replica.plain import loads
-from replica.state import StateMismatch, TrainingState
+from replica.state import StateMismatch, TrainingState, no_collection
 from replica.transfer_landing import Landing
 from replica.transfer_limits import TransferLimits
 from replica.transfer_link import MANIFEST_BYTES, NEWS, Link, LinkLost, connect, of_source, prove_as_joiner
@@ -95,14 +96,14 @@ def fetch_entry(
             raise WrongState(
                 f"the entry offered goes from {offer.name.start} to {offer.name.end}, asked from {version}"
             )
-        _check_run(offer.tensors, offer.chunks)
-        theirs = [(spec.dtype, spec.shape) for spec in offer.tensors]
+        specs = _specs(offer.tensors, offer.chunks)
+        theirs = [(spec.dtype, spec.shape) for spec in specs]
         ours = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in like]
         if theirs and theirs != ours:
             raise WrongState(f"the bucket layout of the source is {theirs}, here {ours}")
         if theirs:
             received.extend(buffers() if buffers else (torch.empty(t.shape, dtype=t.dtype) for t in like))
-        return Landing(offer.tensors, offer.chunks, {s.name: t for s, t in zip(offer.tensors, received, strict=True)})
+        return Landing(specs, offer.chunks, {spec.name: t for spec, t in zip(specs, received, strict=True)})
 
     limits = limits or TransferLimits()
     shy = shy if shy is not None else set()
@@ -152,7 +153,8 @@ def load_snapshot(
     patience_s = limits.stall_s
 
     def land(offer: OfferSnapshot) -> Landing:
-        landing = Landing(offer.tensors, offer.chunks, _targets(offer, heal, state))
+        rest.enter_context(no_collection())
+        landing = _landing(offer, heal, state)
         if pass_on is not None:
             pass_on(offer, landing)
         gather.also(passing, AskPassed(heal=heal, version=offer.version, wait_s=patience_s), 2 * patience_s)
@@ -164,15 +166,16 @@ def load_snapshot(
     gather = _Gather(work, token, limits, lock or nullcontext())
     if cancel is not None:
         cancel.then(gather.cut)
-    if not gather.run(sources, limits.links, AskSnapshot(heal=heal, wait_s=wait_s), wait_s + limits.stall_s):
-        error_type = WrongState if work.unfit else TransferFailed
-        raise error_type(f"snapshot of heal {heal} was not loaded: {gather.why()}")
-    offer = work.offer
-    assert offer is not None
-    try:
-        state.finish()
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise WrongState(f"the snapshot of heal {heal} was refused by the training state: {error}") from error
+    with ExitStack() as rest:
+        if not gather.run(sources, limits.links, AskSnapshot(heal=heal, wait_s=wait_s), wait_s + limits.stall_s):
+            error_type = WrongState if work.unfit else TransferFailed
+            raise error_type(f"snapshot of heal {heal} was not loaded: {gather.why()}")
+        offer = work.offer
+        assert offer is not None
+        try:
+            state.finish()
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise WrongState(f"the snapshot of heal {heal} was refused by the training state: {error}") from error
     return LoadedSnapshot(
         version=offer.version,
         cursor=offer.cursor,
@@ -182,13 +185,13 @@ def load_snapshot(
     )
 
 
-def _targets(offer: OfferSnapshot, heal: int, state: TrainingState) -> dict[str, torch.Tensor]:
-    """What the snapshot is to be written into, by name. Raises WrongState."""
+def _landing(offer: OfferSnapshot, heal: int, state: TrainingState) -> Landing:
+    """Where the snapshot is to be written. Raises WrongState."""
     if offer.heal != heal:
         raise WrongState(f"the snapshot offered is of heal {offer.heal}, asked for {heal}")
-    _check_run(offer.tensors, offer.chunks)
+    specs = _specs(offer.tensors, offer.chunks)
     try:
-        return state.prepare(offer.tensors, loads(offer.scalars))
+        return Landing(specs, offer.chunks, state.prepare(specs, loads(offer.scalars)))
     except (StateMismatch, ValueError, KeyError, TypeError) as error:
         raise WrongState(f"the snapshot of heal {heal} does not fit: {error}") from error
 
@@ -302,6 +305,8 @@ class _Gather:
             self._work.ended(reason)
 
     def _ask(self, link: Link, source: str, ask: Ask, patience_s: float) -> None:
+        if not isinstance(ask, AskEntry):  # nobody waits for a load, and others may train on this host
+            give_way()
         link.patience(patience_s, patience_s)
         link.say_as_joiner(ask)
         offer = link.hear_source(MANIFEST_BYTES, self._read)
@@ -367,13 +372,15 @@ def _ranges(held: Sequence[HeldRange]) -> tuple[tuple[int, int], ...]:
     return tuple((each.first, each.end) for each in held)
 
 
-def _check_run(tensors: tuple[TensorSpec, ...], chunks: Chunks) -> None:
+def _specs(tensors: Tensors, chunks: Chunks) -> tuple[TensorSpec, ...]:
     try:
-        total = packed_bytes(tensors)
+        specs = tensors.specs()
     except (ValueError, AttributeError) as error:
         raise WrongState(f"the manifest cannot be used: {error}") from error
+    total = packed_bytes(specs)
     if total != chunks.total or not 0 < chunks.size < 1 << 31:
         raise WrongState(f"the manifest's chunks {chunks} do not make its {total} bytes")
+    return specs
 
 
 def _differing(first: Any, other: Any) -> str:

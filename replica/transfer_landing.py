@@ -85,9 +85,12 @@ class Landing:
         """Memory for a chunk's bytes, in order."""
         start, end = self.chunks.span(chunk)
         found = []
-        with self._lock:
-            for low, high, detour in self._parts(start, end):
-                found.extend(self._direct.views(low, high) if detour is None else [detour.view(low, high)])
+        for low, high, detour in self._parts(start, end):
+            if detour is None:
+                found.extend(self._direct.views(low, high))
+            else:
+                with self._lock:
+                    found.append(detour.view(low, high))
         return found
 
     def landed(self, chunk: int, hash_: int) -> None:

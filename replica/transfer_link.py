@@ -265,7 +265,7 @@ def _batches(views: Sequence[memoryview]) -> list[list[memoryview]]:
             if not room or len(batches[-1]) >= _VIEWS:
                 batches.append([])
                 room = _PIECE
-            part = view[:room]
+            part = view if len(view) <= room else view[:room]
             batches[-1].append(part)
             room -= len(part)
             view = view[len(part) :]

@@ -66,21 +66,21 @@ class AskPassed(_message.Message):
     wait_s: float
     def __init__(self, heal: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
-class TensorSpec(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "offset", "sharded", "on_host")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    SHAPE_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
+class Tensors(_message.Message):
+    __slots__ = ("names", "dtypes", "dims", "extents", "sharded", "on_host")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    DTYPES_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    EXTENTS_FIELD_NUMBER: _ClassVar[int]
     SHARDED_FIELD_NUMBER: _ClassVar[int]
     ON_HOST_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    dtype: str
-    shape: _containers.RepeatedScalarFieldContainer[int]
-    offset: int
-    sharded: bool
-    on_host: bool
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., sharded: _Optional[bool] = ..., on_host: _Optional[bool] = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    dtypes: _containers.RepeatedScalarFieldContainer[str]
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    extents: _containers.RepeatedScalarFieldContainer[int]
+    sharded: bytes
+    on_host: bytes
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ..., dims: _Optional[_Iterable[int]] = ..., extents: _Optional[_Iterable[int]] = ..., sharded: _Optional[bytes] = ..., on_host: _Optional[bytes] = ...) -> None: ...
 
 class Chunks(_message.Message):
     __slots__ = ("total", "size")
@@ -108,9 +108,9 @@ class OfferEntry(_message.Message):
     name: _wire_pb2.EntryName
     merged: _wire_pb2_1.Merged
     presence: bytes
-    tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
+    tensors: Tensors
     chunks: Chunks
-    def __init__(self, name: _Optional[_Union[_wire_pb2.EntryName, _Mapping]] = ..., merged: _Optional[_Union[_wire_pb2_1.Merged, _Mapping]] = ..., presence: _Optional[bytes] = ..., tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[_Union[_wire_pb2.EntryName, _Mapping]] = ..., merged: _Optional[_Union[_wire_pb2_1.Merged, _Mapping]] = ..., presence: _Optional[bytes] = ..., tensors: _Optional[_Union[Tensors, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ...) -> None: ...
 
 class OfferSnapshot(_message.Message):
     __slots__ = ("heal", "version", "cursor", "stop", "scalars", "tensors", "chunks", "held")
@@ -127,10 +127,10 @@ class OfferSnapshot(_message.Message):
     cursor: int
     stop: bool
     scalars: bytes
-    tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
+    tensors: Tensors
     chunks: Chunks
     held: _containers.RepeatedCompositeFieldContainer[HeldRange]
-    def __init__(self, heal: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., stop: _Optional[bool] = ..., scalars: _Optional[bytes] = ..., tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldRange, _Mapping]]] = ...) -> None: ...
+    def __init__(self, heal: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., stop: _Optional[bool] = ..., scalars: _Optional[bytes] = ..., tensors: _Optional[_Union[Tensors, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldRange, _Mapping]]] = ...) -> None: ...
 
 class Holds(_message.Message):
     __slots__ = ("held",)

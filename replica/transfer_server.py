@@ -19,9 +19,10 @@ import msgspec
 import torch
 
 from lighthouse.values import Version
+from replica.beside import give_way
 from replica.entry import Answer as LogAnswer
 from replica.entry import Entry, EntryLog
-from replica.manifest import Chunks, Segments, pack
+from replica.manifest import Chunks, Segments, Tensors, pack, packed_bytes
 from replica.snapshot import Snapshot
 from replica.transfer_landing import Landing
 from replica.transfer_limits import TransferLimits
@@ -244,11 +245,17 @@ class WeightServer:
             if isinstance(found, LogAnswer):
                 link.say_as_source(Denied(kind=found.value, reason=_REASONS[found].format(ask.version)))
                 return
-            offer = _offer_entry(found)
-            link.say_as_source(offer)
-            buckets = zip(offer.tensors, _on_host(found), strict=True)
-            segments = Segments((spec.offset, bucket) for spec, bucket in buckets)
-            _send_wanted(link, offer.chunks, segments)
+            buckets = _on_host(found)
+            specs = pack(((f"bucket {i}", bucket) for i, bucket in enumerate(buckets)), frozenset(), frozenset())
+            chunks = Chunks(total=packed_bytes(specs), size=_ENTRY_CHUNK_BYTES)
+            presence = bytes(found.presence)
+            link.say_as_source(
+                OfferEntry(
+                    name=found.name, merged=found.merged, presence=presence, tensors=Tensors.of(specs), chunks=chunks
+                )
+            )
+            segments = Segments((spec.offset, bucket) for spec, bucket in zip(specs, buckets, strict=True))
+            _send_wanted(link, chunks, segments)
 
     def _answer_snapshot(self, link: Link, ask: AskSnapshot) -> None:
         snapshot = self._await(link, ask.heal, ask.wait_s, lambda: self._staged.get(ask.heal))
@@ -256,6 +263,7 @@ class WeightServer:
             none = Denied(kind="unknown", reason=f"no snapshot is staged here for heal {ask.heal}")
             link.say_as_source(snapshot if isinstance(snapshot, Denied) else none)
             return
+        give_way()  # whoever waits for an entry may hold others up; whoever loads does not
         snapshot.wait()
         with self._framing:  # once for all links: it takes long where there are many tensors
             frame = self._frames.get(ask.heal) or as_source(_offer_snapshot(ask.heal, snapshot))
@@ -268,6 +276,7 @@ class WeightServer:
         if found is None:
             link.say_as_source(Denied(kind="unknown", reason=f"no load of {ask.version} is under way here"))
             return
+        give_way()
         offer, landing = found
         link.say_as_source(msgspec.structs.replace(offer, heal=ask.heal, held=()))
         told = 0
@@ -305,20 +314,9 @@ def _offer_snapshot(heal: int, snapshot: Snapshot) -> OfferSnapshot:
         cursor=snapshot.cursor,
         stop=snapshot.stop,
         scalars=snapshot.scalars,
-        tensors=snapshot.specs,
+        tensors=Tensors.of(snapshot.specs),
         chunks=snapshot.chunks,
         held=tuple(HeldRange(first=first, end=end) for first, end in snapshot.held),
-    )
-
-
-def _offer_entry(entry: Entry) -> OfferEntry:
-    specs = pack(((f"bucket {i}", bucket) for i, bucket in enumerate(entry.buckets)), frozenset(), frozenset())
-    return OfferEntry(
-        name=entry.name,
-        merged=entry.merged,
-        presence=bytes(entry.presence),
-        tensors=specs,
-        chunks=Chunks(total=sum(spec.bytes for spec in specs), size=_ENTRY_CHUNK_BYTES),
     )
 
 

@@ -6,10 +6,10 @@ Each has a message of the same name and fields in `proto/replica/transfer.proto`
 from __future__ import annotations
 
 from lighthouse.values import EntryName, Message, Value, Version
-from replica.manifest import Chunks, TensorSpec
+from replica.manifest import Chunks, Tensors
 from replica.values import Merged
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Grows when the two sides could misunderstand each other."""
 
 
@@ -79,7 +79,7 @@ class OfferEntry(Message, frozen=True):
     name: EntryName
     merged: Merged
     presence: bytes
-    tensors: tuple[TensorSpec, ...]
+    tensors: Tensors
     chunks: Chunks
 
 
@@ -91,7 +91,7 @@ class OfferSnapshot(Message, frozen=True):
     cursor: int
     stop: bool
     scalars: bytes
-    tensors: tuple[TensorSpec, ...]
+    tensors: Tensors
     chunks: Chunks
     held: tuple[HeldRange, ...]
 

@@ -149,19 +149,21 @@ def donate(mb: int, part: int, of: int, pipe: Connection) -> None:
     )
     if part == 0:
         content = memoryview(bytearray(snapshot.chunks.total))
-        threading.Thread(target=_send_bare, args=(listener, content), daemon=True).start()
+        threading.Thread(target=send_bare, args=(listener, content), daemon=True).start()
     pipe.recv()
     server.close()
 
 
-def _send_bare(listener: socket.socket, content: memoryview) -> None:
+def send_bare(listener: socket.socket, content: memoryview) -> None:
+    """The loop to beat, for ever: all of `content` to whoever connects."""
     while True:
         peer, _ = listener.accept()
         with peer:
             peer.sendall(content)
 
 
-def _receive_bare(port: int, into: memoryview) -> None:
+def receive_bare(port: int, into: memoryview) -> None:
+    """The loop to beat: one connection, whole pieces, nothing checked."""
     with socket.create_connection(("127.0.0.1", port)) as sock:
         at = 0
         while at < len(into):
@@ -193,15 +195,15 @@ def join(mb: int, donors: tuple[Donor, ...], warm: int, bare_first: bool, pipe: 
             load_snapshot(sources, HEAL, state, TOKEN)
 
         def bare() -> None:
-            _receive_bare(donors[0].bare_port, into[0])
+            receive_bare(donors[0].bare_port, into[0])
 
         if bare_first:
-            into.append(_memory(total, weights))
+            into.append(memory(total, weights))
             bare_rate = _rate(bare, total)
             into.clear()
         our_rate = _rate(ours, total)
     rates.memory.append((peak.most - before) / total)
-    into[:] = into or [_memory(total, weights)]
+    into[:] = into or [memory(total, weights)]
     if not bare_first:
         bare_rate = _rate(bare, total)
     rates.first.append((bare_rate, our_rate))
@@ -212,10 +214,11 @@ def join(mb: int, donors: tuple[Donor, ...], warm: int, bare_first: bool, pipe: 
     pipe.send(rates)
 
 
-def _memory(size: int, touched: int) -> memoryview:
-    memory = torch.empty(size, dtype=torch.uint8)
-    memory[:touched].zero_()
-    return memoryview(memory.numpy().data)
+def memory(size: int, touched: int) -> memoryview:
+    """So many bytes, the first of them `touched`: a joiner's model is there, what its optimizer keeps is not."""
+    content = torch.empty(size, dtype=torch.uint8)
+    content[:touched].zero_()
+    return memoryview(content.numpy().data)
 
 
 def _rate(action: Callable[[], object], size: int) -> float:
@@ -331,14 +334,14 @@ class BarePair:
 def _bare_sender(size: int, pipe: Connection) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(listener.getsockname()[1])
-    _send_bare(listener, _memory(size, size))
+    send_bare(listener, memory(size, size))
 
 
 def _bare_receiver(size: int, port: int, pipe: Connection) -> None:
-    into = _memory(size, size)
+    into = memory(size, size)
     while True:
         pipe.recv()
-        pipe.send(_rate(lambda: _receive_bare(port, into), size))
+        pipe.send(_rate(lambda: receive_bare(port, into), size))
 
 
 def _start(context: SpawnContext, processes: list[Any], target: Any, *arguments: Any) -> Connection:

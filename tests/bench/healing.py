@@ -32,8 +32,9 @@ Rates = dict[str, tuple[float, list[float]]]
 """By kind: GB/s of the first transfer, and of those after it."""
 
 
-def transfers(mb: int, warm: int, python: Path | None) -> Rates:
-    """One round: new processes."""
+def transfers(mb: int, warm: int, python: Path | None, back: bool) -> Rates:
+    """One round: new processes. back: the kinds take turns the other way round, since the first finds memory that was
+    in use just now, and the last does not."""
     with stage() as (children, turns):
         names = {"bellrock/joiner"}
         children.program("bellrock", sys.executable, "heal_pair.py", turns.path, "bellrock", str(mb))
@@ -46,10 +47,10 @@ def transfers(mb: int, warm: int, python: Path | None) -> Rates:
             job, word = KINDS[kind]
             return float(turns.turn(job, 1, kind=word)[f"{job}/joiner"]["gb_s"])
 
-        kinds = [kind for kind, (job, _) in KINDS.items() if f"{job}/joiner" in names]
+        kinds = [kind for kind, (job, _) in KINDS.items() if f"{job}/joiner" in names][:: -1 if back else 1]
         first = {kind: rate(kind) for kind in kinds}
         rest = [{kind: rate(kind) for kind in kinds} for _ in range(warm)]
-        return {kind: (first[kind], [each[kind] for each in rest]) for kind in kinds}
+        return {kind: (first[kind], [each[kind] for each in rest]) for kind in KINDS if kind in first}
 
 
 def stalls(mb: int, python: Path | None) -> dict[str, float]:
@@ -89,7 +90,7 @@ def stall(run: Sleepers, victim: str) -> float:
 def table(quick: bool, python: Path | None) -> Table:
     """Measures all of it."""
     mb = 64 if quick else 1024
-    rounds = [transfers(mb, 2 if quick else 4, python) for _ in range(1 if quick else 4)]
+    rounds = [transfers(mb, 2 if quick else 4, python, number % 2 == 1) for number in range(1 if quick else 4)]
     waited = stalls(mb, python)
     rows: list[list[str | int | Spread]] = []
     parts: dict[str, tuple[Spread, Spread]] = {}
@@ -107,7 +108,7 @@ def table(quick: bool, python: Path | None) -> Table:
         title="Healing",
         command="make bench ONLY=healing",
         text=f"{mb} MB of weights and Adam moments of many tensor sizes from one donor on loopback, into the joiner's "
-        "own tensors. First: in new processes.",
+        "own tensors. First: in new processes, into memory of which the joiner has touched its model's alone.",
         columns=["by", "first / bare", "warm / bare", "warm, GB/s", "the healthy waited, s (a run of three groups)"],
         rows=rows,
         targets=[

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replica.manifest import Chunks, Segments, byte_view, dtype_named, is_direct, pack, packed_bytes
+from replica.manifest import Chunks, Segments, Tensors, byte_view, dtype_named, is_direct, pack, packed_bytes
 from replica.transfer_landing import Landing
 
 DTYPES = st.sampled_from(["uint8", "bool", "bfloat16", "float32", "int64", "complex128", "float8_e4m3fn"])
@@ -39,6 +43,38 @@ def test_chunks_are_the_run_of_bytes_cut(kinds: list[tuple[str, tuple[int, ...]]
     pieces = [b"".join(segments.views(*chunks.span(chunk))) for chunk in range(chunks.count)]
     assert b"".join(pieces) == run_of(tensors)
     assert all(len(piece) == size for piece in pieces[:-1])
+
+
+@given(TENSORS, st.integers(0, 1 << 12), st.integers(0, 1 << 12))
+@settings(max_examples=150, deadline=None)
+def test_columns_are_the_same_tensors(kinds: list[tuple[str, tuple[int, ...]]], sharded: int, on_host: int) -> None:
+    tensors = made(kinds)
+    marked = [frozenset(f"t{i}" for i in range(12) if bits >> i & 1) for bits in (sharded, on_host)]
+    specs = pack(tensors.items(), *marked)
+    columns = Tensors.of(specs)
+    assert columns.specs() == specs
+    assert packed_bytes(columns.specs()) == sum(tensor.nbytes for tensor in tensors.values())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"names": ("a", "a")},
+        {"names": ("a",)},
+        {"dims": (1, 2)},
+        {"dims": (-1, 3)},
+        {"extents": (2, -3)},
+        {"dtypes": ("float32", "quaternion")},
+        {"sharded": b"\0"},
+        {"on_host": b""},
+    ],
+)
+def test_columns_that_do_not_fit_each_other_are_refused(wrong: dict[str, Any]) -> None:
+    fits = {"names": ("a", "b"), "dtypes": ("float32", "bool"), "dims": (1, 1), "extents": (2, 3)}
+    columns = Tensors(**(fits | {"sharded": b"\0\0", "on_host": b"\0\0"}))  # type: ignore[arg-type]
+    assert packed_bytes(columns.specs()) == 11
+    with pytest.raises((ValueError, AttributeError)):
+        msgspec.structs.replace(columns, **wrong).specs()
 
 
 @given(st.integers(0, 10_000), st.integers(1, 300), st.integers(1, 9))

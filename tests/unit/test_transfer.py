@@ -17,6 +17,7 @@ from torch import nn
 from lighthouse.values import EntryName, Version
 from replica.digest import digest, digests
 from replica.entry import Entry, EntryLog
+from replica.manifest import Tensors
 from replica.snapshot import Room, Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import Cancel, FellBehind, TransferFailed, WrongState, fetch_entry, load_snapshot
@@ -344,7 +345,7 @@ def trickling(snapshot: Snapshot, drop_s: float) -> tuple[str, Callable[[], None
                     cursor=snapshot.cursor,
                     stop=snapshot.stop,
                     scalars=snapshot.scalars,
-                    tensors=snapshot.specs,
+                    tensors=Tensors.of(snapshot.specs),
                     chunks=snapshot.chunks,
                     held=held,
                 )

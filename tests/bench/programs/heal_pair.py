@@ -1,12 +1,11 @@
 """A donor and a joiner of Bellrock, and a bare socket between the same two processes: heal_pair.py TURNS NAME MB
 
 The joiner takes turns: "bare" is one connection, sendall and recv_into; "heal" loads a staged snapshot into the
-joiner's training state, each chunk verified.
+joiner's training state, each chunk verified. What *first* and *warm* mean is said in heal_transfer.py.
 """
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 import socket
@@ -15,6 +14,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+from bench.heal_transfer import HEAL, PIECE, TOKEN, memory, receive_bare, send_bare
 from bench.programs.ballast import training_state
 from bench.turns import Performer
 
@@ -26,36 +26,20 @@ from replica.state import TrainingState
 from replica.transfer_client import load_snapshot
 from replica.transfer_server import WeightServer
 
-TOKEN = b"bench"
-PIECE = 1 << 20
-
 
 def donor(mb: int, pipe: Connection) -> None:
     """A weight server with a staged snapshot, and a bare sender of as many bytes."""
     state = TrainingState(*training_state(mb, filled=True))
     snapshot = Snapshot.stage(state, Version(1, 1), 8, False)
+    snapshot.wait()
     server = WeightServer("127.0.0.1", TOKEN, EntryLog())
-    server.stage(1, snapshot)
+    server.stage(HEAL, snapshot)
     listener = socket.create_server(("127.0.0.1", 0))
     content = memoryview(bytearray(os.urandom(PIECE)) * (snapshot.bytes // PIECE + 1))[: snapshot.bytes]
 
-    def bare() -> None:
-        while True:
-            peer, _ = listener.accept()
-            with peer:
-                peer.sendall(content)
-
-    threading.Thread(target=bare, daemon=True).start()
+    threading.Thread(target=send_bare, args=(listener, content), daemon=True).start()
     pipe.send((server.address, listener.getsockname()[1], snapshot.bytes, digest(state)))
     pipe.recv()
-
-
-def receive_bare(port: int, into: memoryview) -> None:
-    """The loop to beat: one connection, whole pieces, nothing checked."""
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        at = 0
-        while at < len(into):
-            at += sock.recv_into(into[at : at + PIECE], 0, socket.MSG_WAITALL)
 
 
 def main() -> None:
@@ -66,16 +50,14 @@ def main() -> None:
     process.start()
     state = TrainingState(*training_state(mb, filled=False))
     address, port, size, wanted = ours.recv()
-    weights = sum(tensor.nbytes for tensor in state.flatten()[0].values())
-    into = memoryview(mmap.mmap(-1, size))
-    into[:weights] = bytes(weights)  # the first time both receive into memory of which so much was touched before
+    into = memory(size, sum(tensor.nbytes for tensor in state.flatten()[0].values()))
     turn = Performer(turns, f"{name}/joiner")
     while turn.next():
         began = time.perf_counter()
         if turn.wishes["kind"] == "bare":
             receive_bare(port, into)
         else:
-            load_snapshot([address], 1, state, TOKEN)
+            load_snapshot([address], HEAL, state, TOKEN)
         turn.notes = {"gb_s": size / (time.perf_counter() - began) / 1e9}
         if turn.wishes["kind"] != "bare" and digest(state) != wanted:
             raise RuntimeError("what was loaded differs from what was staged")
