@@ -35,6 +35,8 @@ from lighthouse.wire import (
     UP,
     ColdStartReply,
     ColdStartRequest,
+    SkipSlotReply,
+    SkipSlotRequest,
     StatusReply,
     StatusRequest,
     WatchRequest,
@@ -239,6 +241,7 @@ class LighthouseService:
             f"/{SERVICE}/Session": partial(_Session, self),
             f"/{SERVICE}/Status": _answers(StatusRequest, self._status),
             f"/{SERVICE}/ColdStart": _answers(ColdStartRequest, self._cold_start),
+            f"/{SERVICE}/SkipSlot": _answers(SkipSlotRequest, self._skip_slot),
             f"/{SERVICE}/Watch": self._watch,
             f"/{HEALTH}/Check": _answers(health_pb2.HealthCheckRequest, _health),
             f"/{HEALTH}/Watch": self._watch_health,
@@ -265,6 +268,9 @@ class LighthouseService:
 
     def _cold_start(self, request: Any) -> Any:
         return ColdStartReply(refused=self.runs.find(request.run_id).cold_start(request.by))
+
+    def _skip_slot(self, request: Any) -> Any:
+        return SkipSlotReply(refused=self.runs.find(request.run_id).skip_slot(request.by))
 
     def _watch(self, call: Call) -> None:
         def begin(_: float, data: bytes | None) -> None:
