@@ -225,7 +225,7 @@ class Calls:
             self.soon(self._wake)
         elif not self._timed:
             self._timed = True
-            self.soon(self._loop.call_later, PATIENT_S, self._wake)
+            self.soon(self._loop.call_later, PATIENT_S, self._wake_for_many)
 
     def soon(self, act: Callable[..., Any], *arguments: Any) -> None:
         """Has the event loop's thread do something, if it still runs."""
@@ -233,7 +233,11 @@ class Calls:
             self._loop.call_soon_threadsafe(act, *arguments)
 
     def _wake(self) -> None:
-        self._woken = self._timed = False
+        self._woken = False
+        self.gather()
+
+    def _wake_for_many(self) -> None:
+        self._timed = False
         self.gather()
 
     def _serve(self) -> None:
