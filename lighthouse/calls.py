@@ -10,6 +10,7 @@ order: at once, or, if it may wait, together with more.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -23,6 +24,8 @@ from grpc._cython import cygrpc
 
 PATIENT_S = 0.05
 """How long a message that may wait does so."""
+
+log = logging.getLogger("lighthouse.calls")
 
 
 class _Turn(Enum):
@@ -41,7 +44,7 @@ class Call:
     """
 
     def __init__(self, calls: Calls, event: Any) -> None:
-        self.method: str = event.call_details.method.decode()
+        self.method: str = event.call_details.method.decode(errors="replace")
         self.metadata: Sequence[tuple[str, str | bytes]] = event.invocation_metadata or ()
         self.on_message: Callable[[float, bytes | None], None] = lambda at_s, data: None
         self.on_over: Callable[[], None] = lambda: None
@@ -73,7 +76,7 @@ class Call:
                 self._read()
 
     def pause(self) -> None:
-        """Nothing more is read (but for a message or two) until `read_on`."""
+        """Nothing more is asked for until `read_on`; what was read, or asked for, is still delivered."""
         self._goes_on = False
 
     def accept(self) -> None:
@@ -206,12 +209,19 @@ class Calls:
         """Delivers all that has arrived."""
         while self._arrived:
             call, at_s, what = self._arrived.popleft()
-            if what is _Turn.BEGUN:
-                self._on_call(call)
-            elif what is _Turn.OVER:
-                call.on_over()
-            else:
-                call.on_message(at_s, what)
+            try:
+                self._deliver(call, at_s, what)
+            except Exception:
+                log.exception("%s has a defect", call.method)
+                call.finish(grpc.StatusCode.INTERNAL, "a defect of the lighthouse; its log has more", at_once=True)
+
+    def _deliver(self, call: Call, at_s: float, what: bytes | _Turn | None) -> None:
+        if what is _Turn.BEGUN:
+            self._on_call(call)
+        elif what is _Turn.OVER:
+            call.on_over()
+        elif not isinstance(what, _Turn):
+            call.on_message(at_s, what)
 
     # ---- on the queue's thread ---------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from lighthouse.auth import NO_TOKEN, carries_token
@@ -242,9 +243,9 @@ class LighthouseService:
             f"/{SERVICE}/Status": _answers(StatusRequest, self._status),
             f"/{SERVICE}/ColdStart": _answers(ColdStartRequest, self._cold_start),
             f"/{SERVICE}/SkipSlot": _answers(SkipSlotRequest, self._skip_slot),
-            f"/{SERVICE}/Watch": self._watch,
+            f"/{SERVICE}/Watch": partial(_asked, WatchRequest, self._watch),
             f"/{HEALTH}/Check": _answers(health_pb2.HealthCheckRequest, _health),
-            f"/{HEALTH}/Watch": self._watch_health,
+            f"/{HEALTH}/Watch": partial(_asked, health_pb2.HealthCheckRequest, _watch_health),
         }
 
     def begin(self, call: Call) -> None:
@@ -272,17 +273,11 @@ class LighthouseService:
     def _skip_slot(self, request: Any) -> Any:
         return SkipSlotReply(refused=self.runs.find(request.run_id).skip_slot(request.by))
 
-    def _watch(self, call: Call) -> None:
-        def begin(_: float, data: bytes | None) -> None:
-            if data is None:
-                return
-            request = WatchRequest.FromString(data)
-            task = asyncio.create_task(self._follow(call, request.run_id, request.history))
-            self._watching.add(task)
-            task.add_done_callback(self._watching.discard)
-            call.on_over = task.cancel
-
-        call.on_message = begin
+    def _watch(self, call: Call, request: Any) -> None:
+        task = asyncio.create_task(self._follow(call, request.run_id, request.history))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+        call.on_over = task.cancel
 
     async def _follow(self, call: Call, run_id: str, history: bool) -> None:
         """What happens in a run, from now on or with what was kept, until the watcher goes."""
@@ -298,40 +293,43 @@ class LighthouseService:
         finally:
             self.runs.events.leave(watcher)
 
-    def _watch_health(self, call: Call) -> None:
-        """Health does not change before the call ends."""
-
-        def begin(_: float, data: bytes | None) -> None:
-            if data is not None:
-                known = health_pb2.HealthCheckRequest.FromString(data).service in HEALTHY
-                status = "SERVING" if known else "SERVICE_UNKNOWN"
-                call.send(health_pb2.HealthCheckResponse(status=status).SerializeToString())
-
-        call.on_message = begin
-
 
 def _answers(kind: Any, answer: Callable[[Any], Any]) -> Callable[[Call], None]:
     """A method of one request and one reply. LookupError of `answer`: there is no such thing, for people."""
 
-    def begin(call: Call) -> None:
-        def reply(_: float, data: bytes | None) -> None:
-            if data is None:
-                return
+    def reply(call: Call, request: Any) -> None:
+        try:
+            call.send(answer(request).SerializeToString())
+            call.finish()
+        except LookupError as error:
+            call.finish(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
+
+    return partial(_asked, kind, reply)
+
+
+def _asked(kind: Any, answer: Callable[[Call, Any], None], call: Call) -> None:
+    """Has `answer` told the one request of a call, once it is there and understood."""
+
+    def hear(_: float, data: bytes | None) -> None:
+        if data is not None:
             try:
-                call.send(answer(kind.FromString(data)).SerializeToString())
-                call.finish()
-            except LookupError as error:
-                call.finish(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
+                answer(call, kind.FromString(data))
+            except DecodeError as error:
+                call.finish(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.DESCRIPTOR.name}: {error}")
 
-        call.on_message = reply
-
-    return begin
+    call.on_message = hear
 
 
 def _health(request: Any) -> Any:
     if request.service not in HEALTHY:
         raise LookupError(f"there is no service {request.service!r} here")
     return health_pb2.HealthCheckResponse(status="SERVING")
+
+
+def _watch_health(call: Call, request: Any) -> None:
+    """Health does not change before the lighthouse ends, and all calls with it."""
+    status = "SERVING" if request.service in HEALTHY else "SERVICE_UNKNOWN"
+    call.send(health_pb2.HealthCheckResponse(status=status).SerializeToString())
 
 
 class Server:

@@ -15,8 +15,7 @@ import msgspec
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Base of all values: immutable, compared by content. Made from what was there before, so that none is in a cycle
-    of references, and Python need not look for one among thousands."""
+    """Base of all values: immutable, compared by content. None is in a cycle of references: none is looked for."""
 
 
 class Message(Value, tag=True, frozen=True, kw_only=True):
