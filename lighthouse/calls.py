@@ -36,7 +36,7 @@ class _Turn(Enum):
 
 
 class Call:
-    """One call. Its first message is read by itself, others after `read_on`. Methods belong to the loop's thread.
+    """One call, of which nothing is read that is not asked for. Its methods belong to the event loop's thread.
 
     method: "/package.Service/Method"; metadata: (key, value) pairs that the caller sent
     on_message: is given each message with the time it arrived at, and None once the caller has no more to say
@@ -61,22 +61,21 @@ class Call:
         self._ended = False
         self._drained: asyncio.Future[None] | None = None
         self._call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(0),), self._closed)
-        self._read()
 
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent."""
         return len(self._waiting)
 
-    def read_on(self) -> None:
-        """Every message is read from now on, as it comes."""
+    def read(self, on: bool = False) -> None:
+        """Asks for the next message; on: for every message from now on, as it comes."""
         with self._lock:
-            self._goes_on = True
+            self._goes_on = on
             if not self._is_read:
                 self._read()
 
     def pause(self) -> None:
-        """Nothing more is asked for until `read_on`; what was read, or asked for, is still delivered."""
+        """Nothing more is asked for until `read`; what was read, or asked for, is still delivered."""
         self._goes_on = False
 
     def accept(self) -> None:

@@ -178,7 +178,7 @@ class RunOwner:
         now = self._latest_s = self._clock()
         events, self._inbox = self._inbox, []
         for stream in self._paused:
-            stream.call.read_on()
+            stream.call.read(on=True)
         self._paused.clear()
         if self._due is not None and now >= self._due:
             events.append((now, Tick(late_s=now - self._due)))

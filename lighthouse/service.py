@@ -179,6 +179,7 @@ class _Session:
         )
         call.on_message = self._hear
         call.on_over = self._over
+        call.read()
 
     def _hear(self, at_s: float, data: bytes | None) -> None:
         try:
@@ -318,6 +319,7 @@ def _asked(kind: Any, answer: Callable[[Call, Any], None], call: Call) -> None:
                 call.finish(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.DESCRIPTOR.name}: {error}")
 
     call.on_message = hear
+    call.read()
 
 
 def _health(request: Any) -> Any:

@@ -77,7 +77,7 @@ class Stream:
             return
         if isinstance(message, Welcome):
             self.incarnation = message.incarnation
-            self.call.read_on()
+            self.call.read(on=True)
         self.call.send(self._carrier.carry(message))
 
     def end(self) -> None:

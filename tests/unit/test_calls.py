@@ -23,7 +23,7 @@ class Heard:
         self.calls: list[Call] = []
         self.said: list[tuple[float, bytes | None]] = []
         self.over: list[str] = []
-        self.answer: Callable[[Call, bytes], object] = lambda call, data: call.read_on()
+        self.answer: Callable[[Call, bytes], object] = lambda call, data: call.read(on=True)
         self.server = Calls(self._begin, LARGE, patient=lambda data: data[:1] == b"p")
         self.address = f"127.0.0.1:{self.server.listen('127.0.0.1:0')}"
 
@@ -37,6 +37,7 @@ class Heard:
 
         call.on_message = hear
         call.on_over = lambda: self.over.append(call.method)
+        call.read()
 
     @property
     def messages(self) -> list[bytes | None]:
@@ -70,7 +71,7 @@ async def until(condition: Callable[[], object]) -> None:
 def test_all_is_delivered_in_order_and_answered_in_order() -> None:
     async def test(heard: Heard, channel: Any) -> None:
         def echo(call: Call, data: bytes) -> None:
-            call.read_on()
+            call.read(on=True)
             call.send(data)
 
         heard.answer = echo
@@ -142,8 +143,8 @@ def test_a_call_is_read_when_it_is_to_be() -> None:
         await until(lambda: b"other" in heard.messages)
         assert heard.messages == [b"0", b"other"]  # the first one only
         first, second = sorted(heard.calls, key=lambda call: call.method)
-        second.read_on()
-        first.read_on()
+        second.read(on=True)
+        first.read(on=True)
         await until(lambda: b"9" in heard.messages)
         first.pause()
         for number in range(10, 20):
@@ -151,7 +152,7 @@ def test_a_call_is_read_when_it_is_to_be() -> None:
         await other.write(b"another")
         await until(lambda: b"another" in heard.messages)
         assert set(heard.messages[11:]) <= {b"another", b"10"}  # one had been asked for
-        first.read_on()
+        first.read(on=True)
         await until(lambda: b"19" in heard.messages)
         assert [data for data in heard.messages if data and data.isdigit()] == [b"%d" % n for n in range(20)]
 
@@ -188,7 +189,7 @@ def test_what_waits_is_sent_before_the_end_or_dropped() -> None:
 def test_a_defect_ends_its_call_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def test(heard: Heard, channel: Any) -> None:
         def answer(call: Call, data: bytes) -> None:
-            call.read_on()
+            call.read(on=True)
             if data == b"bad":
                 raise RuntimeError("a defect")
             call.send(data)
