@@ -47,7 +47,7 @@ class Call:
         self.method: str = event.call_details.method.decode(errors="replace")
         self.metadata: Sequence[tuple[str, str | bytes]] = event.invocation_metadata or ()
         self.on_message: Callable[[float, bytes | None], None] = lambda at_s, data: None
-        self.on_over: Callable[[], None] = lambda: None
+        self.on_over: Callable[[], object] = lambda: None
         self._calls = calls
         self._call = event.call
         self._lock = threading.Lock()
@@ -151,7 +151,7 @@ class Call:
             self._go_on()
             drained = None if self._sending else self._drained
         if drained is not None:
-            self._calls.soon(lambda: drained.done() or drained.set_result(None))
+            self._calls.soon(_set, drained)
 
     def _closed(self, _: Any) -> None:
         self._calls.arrived(self, _Turn.OVER)
@@ -264,8 +264,13 @@ class Calls:
             self.arrived(call, _Turn.BEGUN)
 
     def _shut(self, _: Any) -> None:
-        self.soon(self._ended.set_result, None)
+        self.soon(_set, self._ended)
 
 
 def _nothing(_: Any) -> None:
     pass
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
