@@ -251,7 +251,10 @@ class Calls:
 
     def _serve(self) -> None:
         while (event := self._queue.poll()).completion_type != cygrpc.CompletionType.queue_shutdown:
-            event.tag(event)
+            try:
+                event.tag(event)
+            except Exception:  # whatever it is, the others must be heard
+                log.exception("an event of gRPC's was not understood")
             del event  # it holds a call, which must be able to end while nothing happens
 
     def _ask(self) -> None:
