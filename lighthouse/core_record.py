@@ -88,8 +88,11 @@ def record(state: RunState, event: Event, now: float) -> RunState:
 def _routine(event: Event) -> bool:
     """Whether `event` changes nothing that plans and heals depend on: so that a step costs the lighthouse little."""
     if isinstance(event, Said):
-        return isinstance(event.message, Beat | Committed | Contributed | Opened | Progress)
+        return isinstance(event.message, _ROUTINE)
     return isinstance(event, Tick)
+
+
+_ROUTINE = (Beat, Committed, Contributed, Opened, Progress)
 
 
 def _started(state: RunState, event: Started, now: float) -> RunState:
@@ -136,8 +139,9 @@ def _said(state: RunState, said: Said, now: float) -> RunState:
         if not isinstance(said.message, _FOR_GOOD):
             return state
         return _message(state, group, said.message, now, late=True)
-    heard = lease_clock(state, now)
-    group = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s))
+    if isinstance(said.message, Beat):
+        return _beat(state, group, said.message.version, now)
+    group = msgspec.structs.replace(group, heard_s=max(lease_clock(state, now), group.heard_s))
     state = put_group(state, group)
     return _message(state, group, said.message, now)
 
@@ -159,8 +163,6 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
     match message:
         case Probed():
             return change_group(state, group, tried=message.number, unreached=message.unreached)
-        case Beat():
-            return _beat(state, group, message.version, now)
         case Report():
             return take_report(state, group, message)
         case Committed():
@@ -193,12 +195,15 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
 
 
 def _beat(state: RunState, group: Group, version: Version, now: float) -> RunState:
-    if group.version == version:
-        return state
-    if is_member(state.current, group):
-        state = with_(state, progress_s=lease_clock(state, now))
-    state = change_group(state, group, version=version)
-    if state.change is not None and not is_member(state.current, group):
+    """It lives, and stands on `version`. (Most of what is ever recorded is this.)"""
+    heard = lease_clock(state, now)
+    moved = group.version != version
+    goes_on = moved and is_member(state.current, group)
+    beating = msgspec.structs.replace(group, heard_s=max(heard, group.heard_s), version=version)
+    state = with_(
+        state, groups=state.groups.set(group.name, beating), progress_s=heard if goes_on else state.progress_s
+    )
+    if moved and not goes_on and state.change is not None:
         # A joiner has moved on since it reported: it is asked again.
         state = send(state, group, Abandon(number=state.change.number, reason=state.change.reason))
     return state

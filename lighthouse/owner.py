@@ -1,8 +1,8 @@
 """The loop that owns a run: it alone replaces the run's state. Everybody else posts events to it.
 
 One *turn* records what has arrived, decides once, keeps the turn in the journal and carries out the effects in order.
-A turn is taken when something arrives or when `wake_at` says so; nothing polls. Beats, which are most of what arrives
-and press least, wait a little for each other, so that a thousand sessions do not cost a thousand turns a second.
+A turn is taken when something arrives or when `wake_at` says so; nothing polls. (Beats, which are most of what arrives
+and press least, have waited a little for each other: `calls.py`.)
 
 When the loop wakes late (the process was stopped, the disk hung), messages may be waiting in sockets: it lets them come
 in before it records the `Tick` on which leases are judged, and tells the core how late it is.
@@ -43,15 +43,13 @@ from lighthouse.events import Events
 from lighthouse.journal import Journal
 from lighthouse.store import Store
 from lighthouse.streams import Stream
-from lighthouse.values import ROOT, Beat, Hello, Up
+from lighthouse.values import ROOT, Hello, Up
 
-BEATS_S = 0.05
-"""How long a beat may wait for others."""
 SETTLE_S = 0.05
 """After a late wake-up (`late_s`), which may mean that messages wait outside since the process did not run, the inbox
 counts as drained when so long nothing came in."""
 BACKLOG = 50_000
-"""Events waiting beyond which sessions are not read for a while."""
+"""Events waiting beyond which whoever says something is not read until the next turn."""
 REST_S = 0.002
 """At least so long between two ticks, whatever `wake_at` says."""
 
@@ -70,7 +68,9 @@ class RunOwner:
         journal: Journal,
         events: Events,
         clock: Callable[[], float] = time.monotonic,
+        gather: Callable[[], None] = lambda: None,
     ) -> None:
+        """gather: has everything told that has arrived and was not told yet"""
         self.config = config
         self.ended: asyncio.Future[EndRun] = asyncio.get_running_loop().create_future()
         """Done when the core has ended the run."""
@@ -81,33 +81,36 @@ class RunOwner:
         self._journal = journal
         self._events = events
         self._clock = clock
+        self._gather = gather
         self._begun_s = clock()
         self._streams: dict[int, Stream] = {}
         self._inbox: list[tuple[float, Event]] = []
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._beats: asyncio.TimerHandle | None = None
+        self._paused: list[Stream] = []
+        self._latest_s = self._begun_s
         self._state: Any = core.new_run(config)
         self._due: float | None = None
 
     # ---- what sessions do ------------------------------------------------------------------------------------------
 
-    def open_stream(self, stream: Stream, hello: Hello) -> None:
-        """A new stream began with this hello."""
+    def open_stream(self, stream: Stream, hello: Hello, at_s: float) -> None:
+        """A new stream began with this hello, which arrived at that time."""
         self._streams[stream.conn] = stream
-        self._post(SaidHello(conn=stream.conn, message=hello))
+        self._post(SaidHello(conn=stream.conn, message=hello), at_s)
 
-    def said(self, stream: Stream, message: Up) -> None:
-        """The group said something on a stream that was welcomed."""
-        event = Said(conn=stream.conn, name=stream.name, incarnation=stream.incarnation, message=message)
-        self._post(event, patient=isinstance(message, Beat))
+    def said(self, stream: Stream, message: Up, at_s: float) -> None:
+        """The group said something on a stream that was welcomed; it arrived at that time."""
+        self._post(Said(conn=stream.conn, name=stream.name, incarnation=stream.incarnation, message=message), at_s)
+        if len(self._inbox) > BACKLOG:
+            stream.call.pause()
+            self._paused.append(stream)
 
     def cold_start(self, by: str) -> str:
         """Has the run go on from what is here, if it holds for that; otherwise says why nothing was done."""
         reason = self._core.hold(self._state, self._clock())
         if reason not in (Hold.FENCE, Hold.COLD_START):
             return f"the run does not wait for a cold start: {reason.value or 'a generation is at work'}"
-        self._post(ColdStartAsked(by=by))
+        self._post(ColdStartAsked(by=by), self._clock())
         return ""
 
     def skip_slot(self, by: str) -> str:
@@ -115,14 +118,14 @@ class RunOwner:
         reason = self._core.hold(self._state, self._clock())
         if reason is not Hold.POISON:
             return f"the run does not hold for a slot: {reason.value or 'a generation is at work'}"
-        self._post(SkipSlotAsked(by=by))
+        self._post(SkipSlotAsked(by=by), self._clock())
         return ""
 
     def end_stream(self, stream: Stream, reason: str) -> None:
         """The stream is over; nothing more is said on it."""
         stream.end()
         if self._streams.pop(stream.conn, None) is not None:
-            self._post(StreamEnded(conn=stream.conn, reason=reason))
+            self._post(StreamEnded(conn=stream.conn, reason=reason), self._clock())
 
     def status(self) -> RunStatus:
         """How the run stands."""
@@ -130,23 +133,15 @@ class RunOwner:
         core_status = self._core.status(self._state, now)
         return msgspec.structs.replace(core_status, run_id=self.config.run_id, uptime_s=now - self._begun_s)
 
-    async def room(self) -> None:
-        """Waits while too many events wait to be recorded: a session must not be read faster than that."""
-        while len(self._inbox) > BACKLOG:
-            self._room.clear()
-            await self._room.wait()
-
     def close_streams(self) -> None:
         """Ends all streams: the lighthouse stops, the groups go on."""
         for stream in self._streams.values():
             stream.end()
 
-    def _post(self, event: Event, *, patient: bool = False) -> None:
-        self._inbox.append((self._clock(), event))
-        if not patient:
-            self._wake.set()
-        elif self._beats is None:
-            self._beats = asyncio.get_running_loop().call_later(BEATS_S, self._wake.set)
+    def _post(self, event: Event, at_s: float) -> None:
+        self._latest_s = max(self._latest_s, at_s)  # some was told before what had arrived earlier
+        self._inbox.append((self._latest_s, event))
+        self._wake.set()
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -179,15 +174,16 @@ class RunOwner:
         while seen != len(self._inbox) and self._clock() < limit:
             seen = len(self._inbox)
             await asyncio.sleep(SETTLE_S)
+            self._gather()
 
     async def _take_turn(self) -> None:
+        self._gather()
         self._wake.clear()
-        if self._beats is not None:
-            self._beats.cancel()
-            self._beats = None
-        now = self._clock()
+        now = self._latest_s = self._clock()
         events, self._inbox = self._inbox, []
-        self._room.set()
+        for stream in self._paused:
+            stream.call.read(on=True)
+        self._paused.clear()
         if self._due is not None and now >= self._due:
             events.append((now, Tick(late_s=now - self._due)))
         if not events:
@@ -231,7 +227,7 @@ class RunOwner:
             case CloseStream(conn=conn):
                 stream = self._streams.get(conn)
                 if stream is not None:
-                    stream.end()
+                    self.end_stream(stream, "closed by the lighthouse")
             case Tell():
                 self._tell(effect)
             case EndRun():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 import threading
@@ -145,6 +146,7 @@ async def run_lighthouse(options: LighthouseOptions, core: Core | None = None) -
 
 
 async def _lead(options: LighthouseOptions, core: Core, stopped: asyncio.Event) -> int:
+    _allow_many_files()
     token = read_token(options.token_file) if options.token_file else ""
     with ExitStack() as stack:
         lock = StoreLock(options.store)
@@ -170,6 +172,12 @@ async def _lead(options: LighthouseOptions, core: Core, stopped: asyncio.Event) 
         finally:
             await runs.close()
             await server.stop()
+
+
+def _allow_many_files() -> None:
+    """Each session is an open file, and many systems allow a process 1,024 unless it asks for more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _take(lock: StoreLock, store: Path, stopped: asyncio.Event) -> bool:

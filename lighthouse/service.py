@@ -1,7 +1,8 @@
-"""The lighthouse's gRPC server: Session, Status and Watch, carried to and from the owners of the runs.
+"""The lighthouse's service: Session, Status, ColdStart and Watch, carried to and from the owners of the runs.
 
 It decides nothing but who may speak: the token is checked before anything else (`auth.py`), the first message of a
-session must be a hello, and a session is read further only once its hello was answered.
+session must be a hello, and a session is read further only once its hello was answered. All of it happens on the event
+loop's thread, in the order in which it arrived (`calls.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
 
-from lighthouse.auth import TokenInterceptor
+from lighthouse.auth import NO_TOKEN, carries_token
+from lighthouse.calls import Call, Calls
 from lighthouse.codec import to_proto
 from lighthouse.core_values import Core, EndRun, Happened, RunConfig
 from lighthouse.deadlines import DEFAULTS, Deadlines
@@ -26,15 +29,19 @@ from lighthouse.journal import Journal
 from lighthouse.owner import RunOwner
 from lighthouse.store import Store, StoreError
 from lighthouse.streams import Carrier, Stream
-from lighthouse.values import Hello, Refused
+from lighthouse.values import Hello, Refused, Up
 from lighthouse.wire import (
     DOWN,
+    SERVICE,
     UP,
     ColdStartReply,
-    LighthouseServicer,
+    ColdStartRequest,
     SkipSlotReply,
+    SkipSlotRequest,
     StatusReply,
-    add_LighthouseServicer_to_server,
+    StatusRequest,
+    WatchRequest,
+    is_beat,
 )
 from lighthouse.wire import Event as EventMessage
 
@@ -57,6 +64,12 @@ OPTIONS = (
 )
 """so_reuseport off: a taken port is an error instead of a second lighthouse beside the first. bdp_probe off: it answers
 every small message with a ping, a third of what a thousand beats a second cost."""
+
+HEALTH = "grpc.health.v1.Health"
+HEALTHY = ("", SERVICE)
+
+decode: Callable[[bytes], Up] = lru_cache(64)(UP.decode)
+"""What many say alike, as beats, is decoded once."""
 
 log = logging.getLogger("lighthouse.service")
 
@@ -84,6 +97,8 @@ class Runs:
         self.events = Events()
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Done when an owner failed: the lighthouse must stop then."""
+        self.gather: Callable[[], None] = lambda: None
+        """Has owners told all that has arrived; set by whoever listens."""
         self._serving = serving
         self._owners: dict[str, RunOwner] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -106,6 +121,7 @@ class Runs:
             store=self._serving.store,
             journal=self._serving.journal,
             events=self.events,
+            gather=lambda: self.gather(),
         )
         self._owners[run_id] = owner
         task = asyncio.create_task(owner.run(), name=f"owner of {run_id}")
@@ -156,157 +172,198 @@ class Runs:
             self.failed.set_result(error or RuntimeError(f"{task.get_name()} ended by itself"))
 
 
-class LighthouseService(LighthouseServicer):
-    """The servicer: one coroutine for each call."""
+class _Session:
+    """One group's session, from its first message on."""
 
-    def __init__(self, runs: Runs, *, deadlines: Deadlines) -> None:
-        self._runs = runs
-        self._deadlines = deadlines
-        self._conns = itertools.count(1)
-        self._carrier = Carrier()
+    def __init__(self, service: LighthouseService, call: Call) -> None:
+        self._service = service
+        self._call = call
+        self._owner: RunOwner | None = None
+        self._stream: Stream | None = None
+        hello_s = service.deadlines.hello_s
+        self._patience = asyncio.get_running_loop().call_later(
+            hello_s, self._refuse, f"no hello came within {hello_s:g} s"
+        )
+        call.on_message = self._hear
+        call.on_over = self._over
+        call.read()
 
-    async def Session(self, _: Any, context: grpc.aio.ServicerContext) -> None:
-        """One group's session: see `proto/lighthouse/wire.proto`."""
+    def _hear(self, at_s: float, data: bytes | None) -> None:
         try:
-            async with asyncio.timeout(self._deadlines.hello_s):
-                hello = await _read(context)
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.ABORTED, f"no hello came within {self._deadlines.hello_s:g} s")
+            message = None if data is None else decode(data)
         except ValueError as error:
-            await context.abort(grpc.StatusCode.ABORTED, str(error))
+            self._refuse(str(error))
+            return
+        if self._owner is None or self._stream is None:
+            self._patience.cancel()
+            self._greet(message, at_s)
+        elif message is None:
+            self._end("closed by the group")
+        elif self._stream.over:
+            return
+        elif isinstance(message, Hello):
+            self._refuse("a session has one hello")
+        else:
+            self._owner.said(self._stream, message, at_s)
+
+    def _greet(self, hello: Up | None, at_s: float) -> None:
         if not isinstance(hello, Hello):
-            await context.abort(grpc.StatusCode.ABORTED, "the first message of a session must be a hello")
+            self._refuse("the first message of a session must be a hello")
+            return
         try:
             if not hello.name:
                 raise ValueError("name is empty: give the group a name")
-            owner = self._runs.begin(hello.run_id)
+            self._owner = self._service.runs.begin(hello.run_id)
         except ValueError as error:
-            await context.write(DOWN.wrap(Refused(reason=str(error))))
+            self._call.send(DOWN.encode(Refused(reason=str(error))))
+            self._call.finish()
             return
-        await self._serve(owner, Stream(next(self._conns), hello.name), hello, context)
+        self._stream = self._service.stream(hello.name, self._call, self._owner)
+        self._owner.open_stream(self._stream, hello, at_s)
 
-    async def _serve(self, owner: RunOwner, stream: Stream, hello: Hello, context: grpc.aio.ServicerContext) -> None:
-        owner.open_stream(stream, hello)
-        reader = asyncio.create_task(_read_all(owner, stream, context))
-        writer = asyncio.create_task(self._write_all(stream, context))
-        try:
-            ends: set[asyncio.Future[Any]] = {reader, writer, stream.failed}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            owner.end_stream(stream, _end_of(reader, stream))
-            # A write that hangs in flow control is given up; the status then waits behind it in the transport.
-            await asyncio.wait({writer}, timeout=self._deadlines.farewell_s)
-        finally:
-            owner.end_stream(stream, "the connection broke")
-            reader.cancel()
-            writer.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
-        if stream.failed.done():
-            await context.abort(grpc.StatusCode.ABORTED, stream.failed.result())
-
-    async def _write_all(self, stream: Stream, context: grpc.aio.ServicerContext) -> None:
-        while (message := await stream.next()) is not None:
-            await context.write(self._carrier.carry(message))
-
-    async def Status(self, request: Any, context: grpc.aio.ServicerContext) -> StatusReply | None:
-        """How a run stands."""
-        try:
-            owner = self._runs.find(request.run_id)
-        except LookupError as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
-            return None
-        reply: StatusReply = to_proto(owner.status(), StatusReply)
-        return reply
-
-    async def ColdStart(self, request: Any, context: grpc.aio.ServicerContext) -> ColdStartReply | None:
-        """Has a run that holds for a cold start make it."""
-        try:
-            owner = self._runs.find(request.run_id)
-        except LookupError as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
-            return None
-        return ColdStartReply(refused=owner.cold_start(request.by))
-
-    async def SkipSlot(self, request: Any, context: grpc.aio.ServicerContext) -> SkipSlotReply | None:
-        """Has a run that holds for a slot commit the step without it."""
-        try:
-            owner = self._runs.find(request.run_id)
-        except LookupError as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
-            return None
-        return SkipSlotReply(refused=owner.skip_slot(request.by))
-
-    async def Watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
-        """What happens in a run, from now on or with what was kept, until the watcher goes."""
-        watcher: Watcher = self._runs.events.watch(request.run_id, request.history)
-        try:
-            # Headers first, so that the watcher knows that it watches before anything happens.
-            await context.send_initial_metadata(())
-            while (happened := await watcher.next()) is not None:
-                await context.write(to_proto(happened, EventMessage))
-        except TooSlow as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        finally:
-            self._runs.events.leave(watcher)
-
-
-async def _read(context: grpc.aio.ServicerContext) -> Any:
-    """The next message of a session; None at its end. Raises ValueError for one that is not understood."""
-    request = await context.read()
-    return None if request is grpc.aio.EOF else UP.unwrap(request)
-
-
-async def _read_all(owner: RunOwner, stream: Stream, context: grpc.aio.ServicerContext) -> None:
-    await stream.answered.wait()
-    while not stream.over:
-        try:
-            message = await _read(context)
-        except ValueError as error:
-            stream.fail(str(error))
-            return
-        if isinstance(message, Hello):
-            stream.fail("a session has one hello")
-        elif message is None:
-            return
+    def _refuse(self, reason: str) -> None:
+        if self._stream is not None:
+            self._stream.fail(reason)
         else:
-            owner.said(stream, message)
-            await owner.room()
+            self._call.finish(grpc.StatusCode.ABORTED, reason)
+
+    def _over(self) -> None:
+        self._patience.cancel()
+        self._end("the connection broke")
+
+    def _end(self, reason: str) -> None:
+        if self._owner is not None and self._stream is not None:
+            self._owner.end_stream(self._stream, reason)
 
 
-def _end_of(reader: asyncio.Task[None], stream: Stream) -> str:
-    if stream.failed.done():
-        return stream.failed.result()
-    if not reader.done():
-        return "closed by the lighthouse"
-    error = reader.exception()
-    return "closed by the group" if error is None else f"broken: {error!r}"
+class LighthouseService:
+    """What is answered to whom: `begin` is handed every call."""
+
+    def __init__(self, runs: Runs, *, token: str, deadlines: Deadlines) -> None:
+        self.runs = runs
+        self.deadlines = deadlines
+        self._token = token
+        self._conns = itertools.count(1)
+        self._carrier = Carrier()
+        self._watching: set[asyncio.Task[None]] = set()
+        self._methods: dict[str, Callable[[Call], object]] = {
+            f"/{SERVICE}/Session": partial(_Session, self),
+            f"/{SERVICE}/Status": _answers(StatusRequest, self._status),
+            f"/{SERVICE}/ColdStart": _answers(ColdStartRequest, self._cold_start),
+            f"/{SERVICE}/SkipSlot": _answers(SkipSlotRequest, self._skip_slot),
+            f"/{SERVICE}/Watch": partial(_asked, WatchRequest, self._watch),
+            f"/{HEALTH}/Check": _answers(health_pb2.HealthCheckRequest, _health),
+            f"/{HEALTH}/Watch": partial(_asked, health_pb2.HealthCheckRequest, _watch_health),
+        }
+
+    def begin(self, call: Call) -> None:
+        """Has a call answered, if it carries the token."""
+        method = self._methods.get(call.method)
+        if not carries_token(call.metadata, self._token):
+            call.finish(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
+        elif method is None:
+            call.finish(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {call.method} here")
+        else:
+            method(call)
+
+    def stream(self, name: str, call: Call, owner: RunOwner) -> Stream:
+        """A new stream, for a session that has said hello."""
+        return Stream(
+            next(self._conns), name, call, self._carrier, owner.end_stream, farewell_s=self.deadlines.farewell_s
+        )
+
+    def _status(self, request: Any) -> Any:
+        return to_proto(self.runs.find(request.run_id).status(), StatusReply)
+
+    def _cold_start(self, request: Any) -> Any:
+        return ColdStartReply(refused=self.runs.find(request.run_id).cold_start(request.by))
+
+    def _skip_slot(self, request: Any) -> Any:
+        return SkipSlotReply(refused=self.runs.find(request.run_id).skip_slot(request.by))
+
+    def _watch(self, call: Call, request: Any) -> None:
+        task = asyncio.create_task(self._follow(call, request.run_id, request.history))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+        call.on_over = task.cancel
+
+    async def _follow(self, call: Call, run_id: str, history: bool) -> None:
+        """What happens in a run, from now on or with what was kept, until the watcher goes."""
+        watcher: Watcher = self.runs.events.watch(run_id, history)
+        call.accept()  # so that the watcher knows that it watches before anything happens
+        try:
+            while (happened := await watcher.next()) is not None:
+                call.send(to_proto(happened, EventMessage).SerializeToString())
+                await call.drained()
+            call.finish()
+        except TooSlow as error:
+            call.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        finally:
+            self.runs.events.leave(watcher)
+
+
+def _answers(kind: Any, answer: Callable[[Any], Any]) -> Callable[[Call], None]:
+    """A method of one request and one reply. LookupError of `answer`: there is no such thing, for people."""
+
+    def reply(call: Call, request: Any) -> None:
+        try:
+            call.send(answer(request).SerializeToString())
+            call.finish()
+        except LookupError as error:
+            call.finish(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
+
+    return partial(_asked, kind, reply)
+
+
+def _asked(kind: Any, answer: Callable[[Call, Any], None], call: Call) -> None:
+    """Has `answer` told the one request of a call, once it is there and understood."""
+
+    def hear(_: float, data: bytes | None) -> None:
+        if data is not None:
+            try:
+                answer(call, kind.FromString(data))
+            except DecodeError as error:
+                call.finish(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.DESCRIPTOR.name}: {error}")
+
+    call.on_message = hear
+    call.read()
+
+
+def _health(request: Any) -> Any:
+    if request.service not in HEALTHY:
+        raise LookupError(f"there is no service {request.service!r} here")
+    return health_pb2.HealthCheckResponse(status="SERVING")
+
+
+def _watch_health(call: Call, request: Any) -> None:
+    """Health does not change before the lighthouse ends, and all calls with it."""
+    status = "SERVING" if request.service in HEALTHY else "SERVICE_UNKNOWN"
+    call.send(health_pb2.HealthCheckResponse(status=status).SerializeToString())
 
 
 class Server:
     """A listening gRPC server with the lighthouse's service and the standard health service."""
 
     def __init__(self, runs: Runs, *, token: str, deadlines: Deadlines = DEFAULTS) -> None:
-        interceptors = (TokenInterceptor(token),) if token else ()
-        self._server = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
-        self._health = health_aio.HealthServicer()
-        add_LighthouseServicer_to_server(LighthouseService(runs, deadlines=deadlines), self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        service = LighthouseService(runs, token=token, deadlines=deadlines)
+        self._runs = runs
+        self._calls = Calls(service.begin, OPTIONS, patient=is_beat)
+        self._listens = False
 
     async def start(self, bind: str, port: int) -> int:
         """Listens; the port it got (0 asks for any). Raises PortTaken."""
         host = f"[{bind}]" if ":" in bind else bind
-        try:
-            got = self._server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError:
-            got = 0
+        got = self._calls.listen(f"{host}:{port}")
         if got == 0:
             raise PortTaken(
                 f"cannot listen on {host}:{port}: it is taken, or not an address of this host: choose another"
             )
-        await self._server.start()
-        for name in ("", "bellrock.lighthouse.Lighthouse"):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return int(got)
+        self._listens = True
+        self._runs.gather = self._calls.gather
+        return got
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Stops listening and ends all calls."""
-        await self._server.stop(grace_s)
+        if self._listens:
+            self._listens = False
+            await self._calls.stop(grace_s)

@@ -1,95 +1,95 @@
-"""The Session streams of one run, seen from the loop that owns it: numbered outboxes that never hold it up."""
+"""The Session streams of one run, seen from the loop that owns it: numbered, with a hold on what they take."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
+import grpc
 import msgspec
 
-from lighthouse.values import Base, Down, Prepare, RosterChange, Welcome
-from lighthouse.wire import DOWN, LighthouseMessage
+from lighthouse.calls import Call
+from lighthouse.values import ROOT, Base, Down, RosterChange, Welcome
+from lighthouse.wire import DOWN
 
 WAITING = 500
 """Messages that may wait for one session. A healthy agent reads each at once, so more means that it does not read."""
 
-_EMPTY = RosterChange(previous=0)
+
+_OWN = Base(number=0, roster=RosterChange(previous=0), version=ROOT, cursor=0, slots=(), step_slots=0, rendezvous=())
+"""A base that says nothing."""
+
+
+class Carrier:
+    """Encodes messages. What many members are told alike is encoded once: a whole message, or all of a base but what
+    is its receiver's own, which follows it as another half (protobuf reads the halves as one message)."""
+
+    def __init__(self) -> None:
+        self._last: Down | None = None
+        self._data = b""
+        self._alike: Base | None = None
+        self._half = b""
+
+    def carry(self, message: Down) -> bytes:
+        """The bytes that carry `message`."""
+        if message is not self._last:
+            self._data = self._base(message) if isinstance(message, Base) else DOWN.encode(message)
+            self._last = message
+        return self._data
+
+    def _base(self, base: Base) -> bytes:
+        alike = msgspec.structs.replace(base, slots=(), sources=())
+        if alike != self._alike:
+            self._alike, self._half = alike, DOWN.encode(alike)
+        return self._half + DOWN.encode(msgspec.structs.replace(_OWN, slots=base.slots, sources=base.sources))
 
 
 class Stream:
-    """One Session stream: what is to be sent on it, and whether it was welcomed."""
+    """One Session stream: a call whose hello was heard. failed: is told why, should the stream fail."""
 
-    def __init__(self, conn: int, name: str) -> None:
+    def __init__(
+        self,
+        conn: int,
+        name: str,
+        call: Call,
+        carrier: Carrier,
+        failed: Callable[[Stream, str], None],
+        *,
+        farewell_s: float,
+    ) -> None:
         self.conn = conn
         self.name = name
         self.incarnation = 0
-        self.answered = asyncio.Event()
-        """Set once the hello was answered, by a welcome or by an end."""
-        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when the stream has failed, with the reason."""
-        self._waiting: deque[Down] = deque()
-        self._changed = asyncio.Event()
-        self._over = False
-
-    @property
-    def over(self) -> bool:
-        """Nothing more will be taken to be sent."""
-        return self._over
+        self.call = call
+        self.over = False
+        """Nothing more is sent on it, and nothing heard."""
+        self._carrier = carrier
+        self._failed = failed
+        self._farewell_s = farewell_s
 
     def send(self, message: Down) -> None:
-        """Queues a message. Never waits; a stream with too many waiting is ended."""
-        if self._over:
+        """Sends a message. Never waits; a stream on which too many wait to be read fails."""
+        if self.over:
             return
-        if len(self._waiting) >= WAITING:
+        if self.call.waiting >= WAITING:
             self.fail(f"{WAITING} messages wait for this session, which does not read them")
             return
         if isinstance(message, Welcome):
             self.incarnation = message.incarnation
-            self.answered.set()
-        self._waiting.append(message)
-        self._changed.set()
+            self.call.read(on=True)
+        self.call.send(self._carrier.carry(message))
 
     def end(self) -> None:
-        """Ends the stream once what waits is sent."""
-        self._over = True
-        self.answered.set()
-        self._changed.set()
+        """Ends the stream once what waits is sent, or has not been for `farewell_s`."""
+        if not self.over:
+            self.over = True
+            self.call.finish()
+            asyncio.get_running_loop().call_later(self._farewell_s, partial(self.call.finish, at_once=True))
 
     def fail(self, reason: str) -> None:
         """Ends the stream at once; what waits is dropped, and the peer is told the reason if it reads."""
-        if not self.failed.done():
-            self.failed.set_result(reason)
-        self._waiting.clear()
-        self.end()
-
-    async def next(self) -> Down | None:
-        """The next message to send, waiting for it; None at the end."""
-        while not self._waiting:
-            if self._over:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        return self._waiting.popleft()
-
-
-class Carrier:
-    """Makes wire messages. A roster told to many members at once is converted once: it is most of the bytes."""
-
-    def __init__(self) -> None:
-        self._roster: RosterChange | None = None
-        self._carried: Any = None
-
-    def carry(self, message: Down) -> LighthouseMessage:
-        """The wire message that carries `message`."""
-        if not isinstance(message, Base | Prepare):
-            plain: LighthouseMessage = DOWN.wrap(message)
-            return plain
-        roster = message.roster
-        if roster is not self._roster:
-            self._roster = roster
-            self._carried = DOWN.wrap(Prepare(number=0, roster=roster, rendezvous=())).prepare.roster
-        envelope: LighthouseMessage = DOWN.wrap(msgspec.structs.replace(message, roster=_EMPTY))
-        body = envelope.base if isinstance(message, Base) else envelope.prepare
-        body.roster.CopyFrom(self._carried)
-        return envelope
+        if not self.over:
+            self.over = True
+            self.call.finish(grpc.StatusCode.ABORTED, reason, at_once=True)
+            self._failed(self, reason)

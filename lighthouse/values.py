@@ -14,15 +14,15 @@ from enum import Enum
 import msgspec
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all values: immutable, compared by content."""
+class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Base of all values: immutable, compared by content. None is in a cycle of references: none is looked for."""
 
 
 class Message(Value, tag=True, frozen=True, kw_only=True):
     """Base of values that are journalled or sent: tagged by their class name."""
 
 
-class Version(msgspec.Struct, frozen=True, order=True):
+class Version(msgspec.Struct, frozen=True, order=True, gc=False):
     """(committed steps, generation that committed the last of them). Equal versions mean bit-equal training state."""
 
     step: int

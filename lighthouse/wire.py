@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lighthouse.codec import Envelope
-from lighthouse.values import Down, Up
+from lighthouse.values import ROOT, Beat, Down, Up
 from lighthouse.wire_pb2 import (
+    DESCRIPTOR,
     ColdStartReply,
     ColdStartRequest,
     Event,
@@ -18,13 +19,23 @@ from lighthouse.wire_pb2 import (
     WatchRequest,
 )
 from lighthouse.wire_pb2 import Version as VersionMessage
-from lighthouse.wire_pb2_grpc import LighthouseServicer, LighthouseStub, add_LighthouseServicer_to_server
+from lighthouse.wire_pb2_grpc import LighthouseStub
 
 UP = Envelope(GroupMessage, Up)
 DOWN = Envelope(LighthouseMessage, Down)
+SERVICE: str = DESCRIPTOR.services_by_name["Lighthouse"].full_name
+
+_BEAT = UP.encode(Beat(version=ROOT))[:1]
+
+
+def is_beat(data: bytes) -> bool:
+    """Whether these bytes of a GroupMessage carry a beat."""
+    return data[:1] == _BEAT
+
 
 __all__ = [
     "DOWN",
+    "SERVICE",
     "UP",
     "ColdStartReply",
     "ColdStartRequest",
@@ -32,7 +43,6 @@ __all__ = [
     "GroupMessage",
     "GroupStatus",
     "LighthouseMessage",
-    "LighthouseServicer",
     "LighthouseStub",
     "SkipSlotReply",
     "SkipSlotRequest",
@@ -40,5 +50,5 @@ __all__ = [
     "StatusRequest",
     "VersionMessage",
     "WatchRequest",
-    "add_LighthouseServicer_to_server",
+    "is_beat",
 ]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from lighthouse.auth import TokenInterceptor
+from lighthouse.auth import carries_token
 from lighthouse.values import (
     Base,
     Down,
@@ -27,7 +27,8 @@ from lighthouse.values import (
     Up,
     Welcome,
 )
-from lighthouse.wire import DOWN, UP, LighthouseServicer, add_LighthouseServicer_to_server
+from lighthouse.wire import DOWN, UP
+from lighthouse.wire_pb2_grpc import LighthouseServicer, add_LighthouseServicer_to_server
 
 ROOT_FOLDER = Path(__file__).resolve().parent.parent
 TOKEN = "0123456789abcdef"
@@ -54,7 +55,7 @@ class ScriptedLighthouse(LighthouseServicer):
     async def start(self, port: int = 0) -> None:
         """Listens on loopback; `address` says where."""
         options = (("grpc.http2.max_ping_strikes", 0), ("grpc.so_reuseport", 0))
-        self._server = grpc.aio.server(interceptors=(TokenInterceptor(TOKEN),), options=options)
+        self._server = grpc.aio.server(options=options)
         add_LighthouseServicer_to_server(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         await self._server.start()
@@ -77,6 +78,8 @@ class ScriptedLighthouse(LighthouseServicer):
                 await self._changed.wait()
 
     async def Session(self, _: Any, context: Any) -> None:
+        if not carries_token(context.invocation_metadata(), TOKEN):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the call carries no token")
         conn = next(self._conns)
         self.streams[conn] = context
         while (request := await context.read()) is not grpc.aio.EOF:

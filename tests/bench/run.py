@@ -85,6 +85,7 @@ def main() -> int:
 def keep(tables: list[Table], words: dict[str, str]) -> None:
     """Writes what there is so far below build/."""
     folder = peers.ROOT / "build"
+    folder.mkdir(exist_ok=True)
     (folder / "bench.md").write_text(page(tables, words))
     plain = {"machine": words, "tables": [table.plain() for table in tables]}
     (folder / "bench.json").write_text(json.dumps(plain, indent=2))

@@ -171,6 +171,29 @@ def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
     run(test)
 
 
+def test_calls_that_are_not_as_they_should_be_are_ended_in_words(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with lighthouse(tmp_path) as place, grpc.aio.insecure_channel(place.address) as channel:
+            call = channel.stream_stream("/bellrock.lighthouse.Lighthouse/Session")()
+            with pytest.raises(grpc.aio.AioRpcError, match="carries no token"):
+                await call.write(b"x" * 1_000_000)
+                await call.read()
+            unary = channel.unary_unary("/bellrock.lighthouse.Lighthouse/Status")
+            metadata = token_metadata(TOKEN)
+            with pytest.raises(grpc.aio.AioRpcError, match="not a StatusRequest"):
+                await unary(b"\xff", metadata=metadata)
+            with pytest.raises(grpc.aio.AioRpcError, match="there is no method /a/b here"):
+                await channel.unary_unary("/a/b")(b"", metadata=metadata)
+            health = health_pb2_grpc.HealthStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError, match="no service 'other' here"):
+                await health.Check(health_pb2.HealthCheckRequest(service="other"), metadata=metadata)
+            watching = health.Watch(health_pb2.HealthCheckRequest(), metadata=metadata)
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+            watching.cancel()
+
+    run(test)
+
+
 def test_a_session_must_begin_with_a_hello_and_have_one(tmp_path: Path) -> None:
     async def test() -> None:
         async with lighthouse(tmp_path) as place:
@@ -340,7 +363,6 @@ def test_a_session_that_does_not_read_is_closed_and_holds_nobody_up(tmp_path: Pa
             other = await place.session("g2")
             assert isinstance(await other.receive(), Welcome)
             await other.close()
-            await until(lambda: not [t for t in asyncio.all_tasks() if "_write_all" in repr(t)])
             with pytest.raises(grpc.aio.AioRpcError, match="which does not read them"):
                 while await call.read() is not grpc.aio.EOF:
                     pass

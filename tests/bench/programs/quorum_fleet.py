@@ -1,7 +1,8 @@
 """Simulated groups of torchft at its lighthouse: python quorum_fleet.py TURNS NAME ADDRESS GROUPS
 
 Each group is a thread with torchft's own client. A turn is one quorum round, as every step of torchft needs one: all
-ask at once; the seconds are those until the last one has its answer.
+ask at once; the seconds are those until the last one has its answer, and those of a core that the process "lighthouse"
+used meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+from bench.measure import cpu_s
 from bench.turns import Performer
 from torchft.coordination import LighthouseClient
 
@@ -46,8 +48,10 @@ def main() -> None:
         while turn.next():
             step += 1
             list(pool.map(beat, range(count)))  # who has not beaten for 5 s is not waited for
-            began = time.perf_counter()
-            turn.notes = {"change_s": max(pool.map(ask, range(count))) - began}
+            lighthouse = turn.wishes["lighthouse"]
+            cpu_before_s, began = cpu_s(lighthouse), time.perf_counter()
+            took = max(pool.map(ask, range(count))) - began
+            turn.notes = {"change_s": took, "used_s": cpu_s(lighthouse) - cpu_before_s}
 
 
 if __name__ == "__main__":

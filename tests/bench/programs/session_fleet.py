@@ -1,10 +1,11 @@
 """Simulated sessions with a real lighthouse over gRPC: session_fleet.py TURNS NAME ADDRESS TOKEN_FILE RUN GROUPS
 
 One process stands for all groups: each has a Session of its own (a few to a connection), is told what agents are told,
-and answers what agents answer when nothing else fails. It takes messages as bytes, since what it costs itself counts
-as the lighthouse's. A turn with "kill" has one group say that it died; the seconds are those until the last survivor
-was told the base of the next generation. A turn with "beat_s" and "lease_s" lets everybody beat as
-agents with that lease do, and the first member tell of a step a second, for so long.
+and answers what agents answer when nothing else fails. What agents do on hosts of their own it does beforehand, as far
+as it can: it takes messages as bytes, and has its answers ready. In a turn one group says that it died; the seconds
+are those until the last survivor was told the base of the next generation, and those of a core that the process
+"lighthouse" used meanwhile. A turn with "beat_s" and "lease_s" lets everybody beat as agents with that lease do, and
+the first member tell of a step a second, for so long.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from bench.measure import cpu_s
 from bench.turns import Performer
 
 from lighthouse.auth import read_token, token_metadata
@@ -39,6 +41,7 @@ class Group:
         self.incarnation = 0
         self.slots: tuple[int, ...] = ()
         self._fleet = fleet
+        self._ready: tuple[int, bytes] = (0, b"")
 
     async def run(self) -> None:
         """Answers what it is told, until it is dead."""
@@ -50,13 +53,17 @@ class Group:
             kind = data[0] >> 3
             if kind == ABANDON:
                 number = LighthouseMessage.FromString(data).abandon.number
-                await self.say(self._report(number))
+                await self.say(self._ready[1] if number == self._ready[0] else self._report(number))
             elif kind == BASE:
                 self._fleet.based(self, data)
 
     async def say(self, message: Any) -> None:
         """Sends a message, or bytes that carry one."""
-        await self.call.write(message if isinstance(message, bytes) else UP.wrap(message).SerializeToString())
+        await self.call.write(message if isinstance(message, bytes) else UP.encode(message))
+
+    def prepare(self, number: int) -> None:
+        """Has its answer ready for when it is told to abandon everything below `number`."""
+        self._ready = number, UP.encode(self._report(number))
 
     def _report(self, number: int) -> Report:
         version = self._fleet.version
@@ -118,20 +125,23 @@ class Fleet:
             self.based_at = time.perf_counter()
             self._all_based.set()
 
-    async def kill(self) -> float:
-        """The last group dies; seconds until all others know the base of what follows."""
+    async def kill(self, lighthouse: int) -> tuple[float, float]:
+        """The last group dies; seconds until all others know the base of what follows, and those of a core that the
+        process `lighthouse` used until then."""
         victim = [group for group in self.groups if group.alive][-1]
-        message = UP.wrap(Died(reason="signal 9", shard_rank=0, killed=True)).SerializeToString()
+        message = UP.encode(Died(reason="signal 9", shard_rank=0, killed=True))
         self._bases.clear()
         self._all_based.clear()
         victim.alive = False
-        began = time.perf_counter()
+        for group in self.groups:
+            group.prepare(self.number + 1)
+        cpu_before_s, began = cpu_s(lighthouse), time.perf_counter()
         await victim.say(message)
         await self._wait_based()
-        took = self.based_at - began
+        took, used = self.based_at - began, cpu_s(lighthouse) - cpu_before_s
         victim.call.cancel()
         await self._first_step()
-        return took
+        return took, used
 
     async def beat(self, seconds: float, lease_s: float) -> None:
         """Everybody beats at a third of the lease, spread evenly; the first member tells of one step a second."""
@@ -140,7 +150,7 @@ class Fleet:
         number = 0
         while (now := time.perf_counter()) < began + seconds:
             due = int((now - began) * len(alive) / (lease_s / 3))
-            message = UP.wrap(Beat(version=self.version)).SerializeToString()
+            message = UP.encode(Beat(version=self.version))
             while number < due:
                 await alive[number % len(alive)].say(message)
                 number += 1
@@ -154,7 +164,7 @@ class Fleet:
         self.version = Version(self.version.step + 1, self.number)
         start = Start(number=self.number, version=self.start)
         done = Committed(version=self.version, start=start, loss=2.5, tokens=1000, grad_norm=1.0, step_s=0.1)
-        message = UP.wrap(done).SerializeToString()
+        message = UP.encode(done)
         for group in groups:
             await group.say(message)
 
@@ -166,7 +176,7 @@ class Fleet:
         """Takes in what was told, and the step that all tell of; returns when the lighthouse is done with it."""
         for group in self.groups:
             if group.alive:
-                base = DOWN.unwrap(LighthouseMessage.FromString(self._bases[group.name]))
+                base = DOWN.decode(self._bases[group.name])
                 self.number, self.start, group.slots = base.number, base.version, base.slots
         await self.commit([group for group in self.groups if group.alive])
         await self.beat(SETTLE_S, SETTLE_LEASE_S)
@@ -182,7 +192,8 @@ def main() -> None:
         if beat_s := turn.wishes.get("beat_s"):
             loop.run_until_complete(fleet.beat(beat_s, turn.wishes["lease_s"]))
         else:
-            turn.notes = {"change_s": loop.run_until_complete(fleet.kill())}
+            change_s, used_s = loop.run_until_complete(fleet.kill(turn.wishes["lighthouse"]))
+            turn.notes = {"change_s": change_s, "used_s": used_s}
 
 
 if __name__ == "__main__":
