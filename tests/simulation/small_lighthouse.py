@@ -12,7 +12,7 @@ import msgspec
 
 from lighthouse.core import decide, hold, new_run, record, wake_at
 from lighthouse.core_change import _awaited
-from lighthouse.core_state import RunState, in_grace, with_
+from lighthouse.core_state import RunState, in_grace, new_gen, with_
 from lighthouse.core_values import (
     CloseStream,
     EndRun,
@@ -29,7 +29,7 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import Abandon, Finished, Holding, Value
+from lighthouse.values import ROOT, Abandon, Finished, Holding, Progress, Value, Version
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
@@ -154,12 +154,31 @@ def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[Run
 
 
 def _plain(state: RunState) -> RunState:
-    """Without what differs where nothing else does: words that say why, and the next incarnation (kept by name)."""
+    """Without what differs where nothing else does: words that say why, what a joiner told of its progress (but that it
+    did), and the next incarnation (kept by name)."""
+    for group in state.groups.values():
+        progress = group.progress and _plain_progress(group.progress)
+        abandoned = group.report.abandoned if state.change is not None else 0
+        report = msgspec.structs.replace(group.report, abandoned=abandoned, failed=False, starts=(), reason="")
+        retry_s = group.retry_s if group.retry_s > NOW else 0.0
+        opened = group.opened if state.plan is not None and state.plan.number == group.opened else 0
+        plain = msgspec.structs.replace(group, progress=progress, opened=opened, report=report, retry_s=retry_s, way="")
+        if plain != group:
+            state = with_(state, groups=state.groups.set(group.name, plain))
     change = state.change
     if change is not None:  # it looks again once so many events were heard: more of them make no difference
         heard = min(change.heard, change.awaited)
         state = with_(state, change=msgspec.structs.replace(change, reason="", heard=heard))
-    return with_(state, next_incarnation=0, conns=state.conns)
+    if state.finished is not None or state.ended:
+        gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
+        state = with_(state, trouble="", retry_s=0.0, gens=gens)
+    return with_(state, next_incarnation=0)
+
+
+def _plain_progress(progress: Progress) -> Progress:
+    """How far a joiner is, as far as anything depends on it: whether it has loaded."""
+    version = ROOT if progress.version.step >= 0 else Version(-1, 0)
+    return Progress(heal=0, bytes=1, total=1, seconds=1.0, rate=1.0, donors=(), version=version)
 
 
 def _told(effects: tuple[Any, ...], numbers: Numbers) -> list[Any]:

@@ -65,6 +65,7 @@ class Product:
         self._order = Table(1, self._of_order)
         self._scene = Table(5, lambda key: [moves.scene(*self._scene_parts(key))])
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
+        self._settled = Table(1, lambda key: [(world.settled(*self._scene_parts(key)),)])
         self._launch = Table(2, lambda key: [world.launched(*unpacked(key, _OPERATIONS, _SITE))])
         self._waits = Table(6, self._of_leader)
         self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)),)])
@@ -241,6 +242,8 @@ class Product:
         at = self._committed.row(packed((store[some], _SITE), (commits[some], _SITE)))
         wrong[some] = np.where(wrong[some] > 0, wrong[some], self._committed.columns[0][at])
         hosts = [(column, _HOST) for column in self.sites(after, 0)]
+        at = self._settled.row(packed((after[:, OPERATIONS], _OPERATIONS), *hosts))
+        after[:, OPERATIONS] = self._settled.columns[0][at]
         at = self._checked.row(packed((store, 64 - _HOST * self.groups), *hosts))
         wrong = np.where(wrong > 0, wrong, self._checked.columns[0][at])
         return Step(found.state, found.move, after, wrong)

@@ -16,6 +16,7 @@ from lighthouse.core_values import StoreBase, StoreRecord
 from lighthouse.values import CaughtUp, Committed, Finished, Hello, Opened, Welcome
 from simulation.small_host import Machine, Spec
 from simulation.small_lighthouse import Waits, first_state, turn, waits
+from simulation.small_operations import launched, settled
 from simulation.small_tables import Names
 from simulation.small_values import Host, Numbers
 from simulation.small_view import HostView, view
@@ -54,10 +55,6 @@ class Turn(NamedTuple):
     launched: int
     commits: int
     wrong: int
-
-
-Operation = tuple[tuple[int, int, int], tuple[tuple[int, int], ...]]
-"""((generation, step, shard), by place (number of what was launched, number of the record)), -1 for nothing."""
 
 
 class World:
@@ -289,18 +286,12 @@ class World:
 
     def launched(self, operations: int, launches: int) -> tuple[int, int]:
         """(the operations after something was launched in them, what is wrong)."""
-        after, wrong = dict(self.operations.values[operations]), []
-        for kind, (generation, step, shard_rank, place, size), what in self.launches.values[launches]:
-            places = after.get((generation, step, shard_rank), ((-1, -1),) * size)
-            if len(places) != size:
-                wrong.append(f"generation {generation} has {len(places)} members for some, {size} for others")
-                continue
-            launched, said = places[place]
-            if (launched if kind == "launch" else said) != -1:
-                wrong.append(f"place {place} of generation {generation} launches step {step} twice")
-            new = (what, said) if kind == "launch" else (launched, what)
-            after[generation, step, shard_rank] = (*places[:place], new, *places[place + 1 :])
-        return self.operations.of(tuple(sorted(after.items()))), self.wrongs.of(tuple(wrong))
+        after, wrong = launched(self.operations.values[operations], self.launches.values[launches])
+        return self.operations.of(after), self.wrongs.of(tuple(wrong))
+
+    def settled(self, operations: int, hosts: list[int]) -> int:
+        """The operations without what nobody can come to hear of."""
+        return self.operations.of(settled(self.operations.values[operations], [self.view(h) for h in hosts]))
 
     def kinds(self, messages: Sequence[int]) -> list[type]:
         """Of which kind these messages are."""
