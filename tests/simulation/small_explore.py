@@ -64,18 +64,19 @@ class Ways:
 class Explorer:
     """Explores one world."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, reduce: bool = True) -> None:
         self.found = Found(spec)
         self.world = World(spec)
         self.moves = Moves(self.world)
-        self.product = Product(self.moves)
+        self.product = Product(self.moves, reduce)
+        self._first = self.product.first()
         self._ways = Ways()
         self._seen = Seen()
 
     def run(self, most_states: int, seconds: float) -> Found:
         """Every state, unless there are more or it takes more processor seconds; up to the first broken promise."""
         found, began_s = self.found, time.process_time()
-        rows = self.product.first()
+        rows = self._first
         self._seen.add(self.product.keys(rows))
         number = 0
         while len(rows) and not found.wrong:

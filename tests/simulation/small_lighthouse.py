@@ -79,13 +79,14 @@ def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
 def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, list[Any], list[str]]:
     """The state after the event that `key` names, its effects, and the promises that were broken."""
     wrong: list[str] = []
-    state, event = _event(state, key, numbers)
+    now, (state, event) = state, _event(state, key, numbers)
     after = record(state, event, NOW)
     if isinstance(event, Said):
         known = state.groups.get(event.name)
         if known is None or known.incarnation != event.incarnation:
             wrong += broken_by_the_past(state, after, event)
     after, effects = decide(after, NOW)
+    wrong += _overlooked(now, state, event, effects)
     again, more = decide(after, NOW)
     if more or again != after:
         wrong.append("the lighthouse: deciding twice changes something")
@@ -95,6 +96,21 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
     if after.last_number < state.last_number:
         wrong.append("numbers shrink")
     return _plain(after), _told(effects, numbers), wrong
+
+
+def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any, ...]) -> list[str]:
+    """Whether the lighthouse would do otherwise if it had looked at who is awaited `now`, just before `event`: then it
+    looks again only once so many have been heard that nobody may be. then: when the event happens."""
+    change = now.change
+    if change is None or change.looked is not None or then.change is None:
+        return []
+    awaited = (len(_awaited(now, change, NOW)) + 1) // 2
+    looked = (change.until_s <= NOW, in_grace(now, NOW), False, tuple(gen.number for gen in now.gens))
+    before = with_(then, change=msgspec.structs.replace(then.change, looked=looked, awaited=awaited, heard=0))
+    done = decide(record(before, event, NOW), NOW)[1]
+    if [e for e in done if not isinstance(e, Tell)] != [e for e in effects if not isinstance(e, Tell)]:
+        return ["the lighthouse does not look at who is awaited"]
+    return []
 
 
 def broken_by_the_past(before: RunState, after: RunState, said: Said) -> list[str]:
@@ -166,9 +182,12 @@ def _plain(state: RunState) -> RunState:
         if plain != group:
             state = with_(state, groups=state.groups.set(group.name, plain))
     change = state.change
-    if change is not None:  # it looks again once so many events were heard: more of them make no difference
-        heard = min(change.heard, change.awaited)
-        state = with_(state, change=msgspec.structs.replace(change, reason="", heard=heard))
+    if change is not None:
+        change = msgspec.structs.replace(change, reason="", heard=0)
+        if change.awaited:  # `turn` sees to it that when it looked last makes no difference
+            change = msgspec.structs.replace(change, looked=None, awaited=0)
+            state = with_(state, hold_text="reports")
+        state = with_(state, change=change)
     if state.finished is not None or state.ended:
         gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
         state = with_(state, trouble="", retry_s=0.0, gens=gens)

@@ -17,20 +17,21 @@ from simulation.small_world import (
     AGENT_GONE,
     BROKEN,
     CLOSED,
-    COMMIT,
     FINISHED,
-    HARMLESS,
+    IDLE,
     LIGHTHOUSE_GONE,
     SEALED,
+    WELCOME,
     Site,
+    Stream,
     Turn,
     World,
 )
 
 Move = tuple[Any, ...]
 
-ORDINARY, LATE, FAULT = 0, 1, 2
-"""Kinds of moves. A late one is what only time can bring: it is made where nothing else can happen."""
+ORDINARY, LAST, FAULT = 0, 1, 2
+"""Kinds of moves. A last one is what only time can bring: it is made where nothing else can happen."""
 
 _STREAM, _OPERATION, _TRANSFER, _DEADLINE = 0, 10**7, 2 * 10**7, 3 * 10**7
 """Where moves of a state stand in their order."""
@@ -75,31 +76,17 @@ class Due(NamedTuple):
 
 
 class SiteView(NamedTuple):
-    """What the rules ask of a site. reach: number of what its deadlines see; past: of what `stale` does; flagged: a
-    stream is no longer whole; harmless: nothing on its way up begins a change; commit, down: moves that may go first,
-    -1 for none; streams: how many there are"""
+    """What the rules ask of a site. reach: number of what its deadlines see; past: of what `stale` does; down, over:
+    moves that may go first under the rules of that name, -1 for none; forsaken: the site after a lighthouse's crash;
+    mute: what is heard by `down` is not answered"""
 
     host: int
     reach: int
     past: int
-    flagged: int
-    harmless: int
-    commit: int
     down: int
-    streams: int
+    over: int
     forsaken: int
-
-
-class SceneView(NamedTuple):
-    """What the rules ask of all hosts and operations together. reduced: a move that may go first; transfers: somebody
-    loads or fetches; lost: a member left the generation of another; at_work: the generation in which all are at work,
-    -1 for none; busy: a bit for each host"""
-
-    reduced: int
-    transfers: int
-    lost: int
-    at_work: int
-    busy: int
+    mute: int
 
 
 class Moves:
@@ -167,11 +154,18 @@ class Moves:
         now: Site = world.sites.values[site]
         host = world.view(now.host)
         whole = tuple(s.conn for s in now.streams if not s.flags & BROKEN)
-        messages = [message for s in now.streams for message in s.up]
-        commits = [s for s in now.streams if s.up and world.kinds(s.up[:1])[0] is COMMIT]
-        downs = [s for s in now.streams if s.down and not s.flags & (AGENT_GONE | BROKEN)]
+        busy = host.busy or any(rank.opening for rank in host.ranks)
+        downs = [s for s in now.streams if s.down and not busy and self._may_hear(site, s)]
+        overs = self.overs(site)
+        hellos = {hello.incarnation for hello in world.hellos(site)}
         past = tuple(
-            (s.conn, s.incarnation, s.up[0] == CLOSED, world.kinds(s.up[:1])[0] is FINISHED)
+            (
+                s.conn,
+                s.incarnation,
+                s.up[0] == CLOSED,
+                world.kinds(s.up[:1])[0] is FINISHED,
+                s.incarnation not in hellos | {host.incarnation},
+            )
             for s in now.streams
             if s.up and s.incarnation and not s.flags & LIGHTHOUSE_GONE
         )
@@ -179,48 +173,55 @@ class Moves:
             host=now.host,
             reach=self.reaches.of((host.name, whole, not (host.alive and host.ranks))),
             past=self.pasts.of((host.name, past) if past else ()),
-            flagged=any(s.flags for s in now.streams),
-            harmless=all(issubclass(kind, HARMLESS) for kind in world.kinds(messages)),
-            commit=self.moves.of(("up", commits[0].conn)) if commits else -1,
             down=self.moves.of(("down", downs[0].conn)) if downs else -1,
-            streams=len(now.streams),
+            over=overs[0] if overs else -1,
             forsaken=world.forsaken(site),
+            mute=bool(downs) and self._is_mute(site, downs[0]),
         )
 
-    def stale(self, waits: int, past: int) -> int:
-        """A move that takes the end of a stream that the lighthouse has replaced, or a word of an incarnation that it
-        has: it is no news. -1 for none."""
+    def overs(self, site: int) -> list[int]:
+        """Moves that tell a lighthouse whose run is finished what does not matter to it any more."""
+        streams = self.world.sites.values[site].streams
+        whole = [s for s in streams if s.up and not s.flags & (LIGHTHOUSE_GONE | BROKEN)]
+        idle = [s for s in whole if s.up[0] == CLOSED or issubclass(self.world.kinds(s.up[:1])[0], IDLE)]
+        return [self.moves.of(("up", stream.conn)) for stream in idle]
+
+    def _may_hear(self, site: int, stream: Stream) -> bool:
+        """Whether what is first on its way down may be heard before all else: it tells nobody who he is (others ask
+        for that), takes away nothing that a promise is about, and changes nothing that others load, fetch or open."""
+        if stream.flags & (AGENT_GONE | BROKEN) or self.world.kinds(stream.down[:1])[0] is WELCOME:
+            return False
+        sites, view = self.world.sites.values, self.world.view
+        before, after = view(sites[site].host), view(sites[self.world.heard_down(site, stream).site].host)
+        stays = before.generation == 0 or after.generation >= before.generation
+        joins = all(old.numbers <= new.numbers for old, new in zip(before.ranks, after.ranks, strict=False))
+        return stays and joins and _public(before) == _public(after)
+
+    def _is_mute(self, site: int, stream: Stream) -> bool:
+        """Whether what is first on its way down is not answered."""
+        before, after = (self.world.sites.values[s] for s in (site, self.world.heard_down(site, stream).site))
+        return [(s.conn, s.up, s.flags) for s in before.streams] == [(s.conn, s.up, s.flags) for s in after.streams]
+
+    def stale(self, waits: int, past: int) -> list[int]:
+        """Moves that take the end of a stream that the lighthouse has replaced, or a word of an incarnation that it
+        has replaced, or forgotten so that it will not come back: they are no news."""
         if not past:
-            return -1
+            return []
         name, heads = self.pasts.values[past]
         groups = {group: (incarnation, conn) for group, incarnation, conn in self.waits.values[waits].groups}
         new, at = groups.get(name, (0, 0))
-        for conn, incarnation, closed, finished in heads:
-            if (closed and at != conn) or (incarnation < new and not finished):
-                return self.moves.of(("up", conn))
-        return -1
+        return [
+            self.moves.of(("up", conn))
+            for conn, incarnation, closed, finished, gone in heads
+            if (closed and at != conn) or (not finished and (incarnation < new or (gone and not new)))
+        ]
 
     # ---- collectives and transfers ---------------------------------------------------------------------------------
-
-    def scene(self, operations: int, hosts: list[int]) -> SceneView:
-        """What the rules ask of all hosts."""
-        views = [self.world.view(host) for host in hosts]
-        shared = self.shared(operations, hosts)
-        all_live = all(h.live and not h.joining for h in views)
-        together = views[0].generation if len({h.generation for h in views}) == 1 and all_live else -1
-        reduced = [s.move for s in shared if self.moves.values[s.move][2] == "reduced"] if together >= 0 else []
-        return SceneView(
-            reduced=reduced[0] if reduced else -1,
-            transfers=any(s.order >= _TRANSFER for s in shared),
-            lost=any(is_lost(views, m, h.generation) for h in views for m in h.members.get(h.generation, ())),
-            at_work=together if all(h.welcomed for h in views) else -1,
-            busy=sum(h.busy << index for index, h in enumerate(views)),
-        )
 
     def shared(self, operations: int, hosts: list[int]) -> list[Shared]:
         """What collectives, and what transfers can come to."""
         views = [self.world.view(host) for host in hosts]
-        launched = dict(self.world.operations.values[operations])
+        launched = {key: places for key, _, places in self.world.operations.values[operations]}
         found: list[Shared] = []
         for index, host in enumerate(views):
             for shard, rank in enumerate(host.ranks):
@@ -261,7 +262,7 @@ class Moves:
         if kind in ("loaded", "lost", "late", "fetched"):
             event = ("fetched" if kind == "fetched" else "loaded", shard)
             event = (*event, -1 if value is None else self.world.things.of(value))
-        return Shared(move, _TRANSFER, LATE if kind == "late" else ORDINARY, index, self.host_events.of(event))
+        return Shared(move, _TRANSFER, LAST if kind == "late" else ORDINARY, index, self.host_events.of(event))
 
     # ---- deadlines of the lighthouse -------------------------------------------------------------------------------
 
@@ -273,7 +274,7 @@ class Moves:
         seen = {name: (whole, out) for name, whole, out in (self.reaches.values[reach] for reach in reaches)}
         found = [self._due(ORDINARY, key) for key in _deadlines(now, seen, True)]
         late = "plan" if now.plan else "reports" if now.reports else "grace" if now.grace else ""
-        found += [self._due(LATE, (late,))] if late else []
+        found += [self._due(LAST, (late,))] if late else []
         if "slow" in self.world.spec.kinds:
             found += [self._due(FAULT, key) for key in _deadlines(now, seen, False)]
         return found
@@ -300,6 +301,13 @@ def _deadlines(now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: 
     return found
 
 
+def _public(host: HostView) -> tuple[Any, ...]:
+    """What promises are about, and what others load, fetch or open."""
+    ranks = [rank.rank for rank in host.ranks]
+    given = [(r.address, r.gone, r.staged, r.log, r.book.usable, r.book.version) for r in ranks]
+    return host.alive, host.stands, host.version, given
+
+
 def _opens(views: list[HostView], member: tuple[str, int], shard: int, number: int) -> bool:
     host = next((h for h in views if h.name == member[0]), None)
     if host is None or host.incarnation != member[1] or shard >= len(host.ranks):
@@ -307,4 +315,4 @@ def _opens(views: list[HostView], member: tuple[str, int], shard: int, number: i
     return number in host.ranks[shard].numbers
 
 
-__all__ = ["FAULT", "LATE", "NOW", "ORDINARY", "Move", "Moves"]
+__all__ = ["FAULT", "LAST", "NOW", "ORDINARY", "Move", "Moves"]

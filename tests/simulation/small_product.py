@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
-from simulation.small_moves import _DEADLINE, FAULT, LATE, ORDINARY, Moves
+from simulation.small_delays import Candidates, Delays
+from simulation.small_moves import FAULT, LAST, ORDINARY, Moves
 from simulation.small_tables import Ints, Keys, Table, mixed, packed, unpacked
 
 Rows = NDArray[np.int32]
 
-LEADER, OPERATIONS, LEFT, SITES = 0, 1, 2, 3
+LEADER, OPERATIONS, LEFT, LATE, SITES = 0, 1, 2, 3, 4
 """Columns of a row; from SITES on there is one for each site."""
 
 _LEADER, _HOST, _OPERATIONS, _SITE, _SMALL = 24, 15, 18, 24, 14
@@ -25,21 +26,6 @@ _LEADER, _HOST, _OPERATIONS, _SITE, _SMALL = 24, 15, 18, 24, 14
 
 _RESTART = 16
 """In LEFT, a restart counts so much, a fault one."""
-
-
-class Candidates(NamedTuple):
-    """Moves of many states. state: of which one; row: of the move in its table; index: of the site that it is at."""
-
-    state: Ints
-    move: Ints
-    order: Ints
-    kind: Ints
-    row: Ints
-    index: int
-
-    def where(self, kept: Any) -> Candidates:
-        """Some of them."""
-        return Candidates(*(c[kept] for c in self[:5]), self.index)
 
 
 class Step(NamedTuple):
@@ -54,21 +40,22 @@ class Step(NamedTuple):
 class Product:
     """All parts of a world together."""
 
-    def __init__(self, moves: Moves) -> None:
+    def __init__(self, moves: Moves, reduce: bool = True) -> None:
         self.moves = moves
+        self.reduce = reduce
         self.world = world = moves.world
         self.groups = groups = world.spec.groups
-        self._site = Table(9, lambda key: [moves.site(key)])
+        self._delays = Delays(world.spec.delays, moves.moves)
+        self._site = Table(7, lambda key: [moves.site(key)])
         self._local = Table(7, lambda key: [(*m[:3], *m.turn) for m in moves.local(key)])
         self._heard = Table(5, moves.heard)
         self._event = Table(4, self._of_event)
         self._order = Table(1, self._of_order)
-        self._scene = Table(5, lambda key: [moves.scene(*self._scene_parts(key))])
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
         self._settled = Table(1, lambda key: [(world.settled(*self._scene_parts(key)),)])
         self._launch = Table(2, lambda key: [world.launched(*unpacked(key, _OPERATIONS, _SITE))])
-        self._waits = Table(6, self._of_leader)
-        self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)),)])
+        self._waits = Table(3, self._of_leader)
+        self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)) or [-1])[:1]])
         self._due = Table(4, self._of_deadlines)
         self._turn = Table(groups + 4, self._of_turn)
         self._restart = Table(1, lambda key: [(world.restarted(*unpacked(key, _LEADER, 4)),)])
@@ -91,9 +78,7 @@ class Product:
 
     def _of_leader(self, key: int) -> list[tuple[int, ...]]:
         waits = self.world.waits(key)
-        calm = 2 if waits.finished else int(waits.settled and not waits.ended)
-        number = self.moves.waits.of(waits)
-        return [(number, waits.number, calm, waits.changing or waits.troubled, self.world.leaders.values[key][1], 0)]
+        return [(self.moves.waits.of(waits), waits.finished, self.world.leaders.values[key][1])]
 
     def _of_deadlines(self, key: int) -> list[tuple[int, ...]]:
         waits, *reaches = unpacked(key, 64 - _SMALL * self.groups, *[_SMALL] * self.groups)
@@ -126,7 +111,7 @@ class Product:
         """The first state; in a world that is formed, the one in which the first bases are on their way."""
         spec = self.world.spec
         leader, sites = self.world.first()
-        rows = np.array([[leader, 0, spec.faults + _RESTART * spec.restarts, *sites]], np.int32)
+        rows = np.array([[leader, 0, spec.faults + _RESTART * spec.restarts, 0, *sites]], np.int32)
         while spec.formed and not self.world.waits(int(rows[0, LEADER])).number:
             step, _ = self.expand(rows)
             assert not step.wrong.any()
@@ -148,96 +133,111 @@ class Product:
 
     # ---- which moves there are -------------------------------------------------------------------------------------
 
+    def may_go_first(self, rows: Rows) -> list[list[tuple[int, int]]]:
+        """For each state, all moves that may go first there, with the site whose faults are tried with them or -1."""
+        sites, waits, _ = self._seen(rows)
+        found: list[list[tuple[int, int]]] = [[] for _ in rows]
+        for moves, at in self._may_go_first(rows, sites, waits):
+            for state in np.flatnonzero(moves >= 0).tolist():
+                found[state].append((int(moves[state]), at))
+        number, finished, _ = (column[waits].tolist() for column in self._waits.columns)
+        for index, site in enumerate(sites):  # of these only the first of a site was among them
+            for state, past in enumerate(self._site.columns[2][site].tolist()):
+                found[state] += [(move, -1) for move in self.moves.stale(number[state], past)]
+                if finished[state] and rows[state, LEFT] == 0:
+                    found[state] += [(move, -1) for move in self.moves.overs(int(rows[state, SITES + index]))]
+        return found
+
+    def _seen(self, rows: Rows) -> tuple[list[Ints], Ints, Keys]:
+        """The places of the sites and of the lighthouse in their tables, and the keys of all hosts with operations."""
+        sites = [self._site.row(packed((rows[:, SITES + i], 32))) for i in range(self.groups)]
+        hosts = [(self._site.columns[0][site], _HOST) for site in sites]
+        scene = packed((rows[:, OPERATIONS], _OPERATIONS), *hosts)
+        return sites, self._waits.row(packed((rows[:, LEADER], 32))), scene
+
     def expand(self, rows: Rows) -> tuple[Step, NDArray[np.bool_]]:
         """Every move of these states, and in which of them nothing happens any more but faults."""
-        sites = [self._site.row(packed((rows[:, SITES + i], 32))) for i in range(self.groups)]
-        waits = self._waits.row(packed((rows[:, LEADER], 32)))
-        hosts = [self._site.columns[0][s] for s in sites]
-        scene = packed((rows[:, OPERATIONS], _OPERATIONS), *((h, _HOST) for h in hosts))
-        local = [self._found(self._local, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
-        heard = [self._found(self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
-        shared = self._found(self._shared, scene, -1)
+        sites, waits, scene = self._seen(rows)
+        local = [self._found(rows, self._local, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
+        heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
+        shared = self._found(rows, self._shared, scene, -1)
         reaches = [(self._site.columns[1][s], _SMALL) for s in sites]
         bits = 64 - _SMALL * self.groups
-        due = self._found(self._due, packed((self._waits.columns[0][waits], bits), *reaches), -1)
+        due = self._found(rows, self._due, packed((self._waits.columns[0][waits], bits), *reaches), -1)
         kinds = [*local, *(h._replace(kind=np.zeros_like(h.kind)) for h in heard), shared, due]
-        kept, ended = self._kept(rows, sites, waits, self._scene.row(scene), kinds)
+        kept, ended, may = self._kept(rows, sites, waits, kinds)
         kinds = [found.where(k) for found, k in zip(kinds, kept, strict=True)]
+        kinds = self._delays.chosen(kinds) if self.world.spec.delays >= 0 else kinds
         n = self.groups
         steps = [self._at_site(rows, f, self._local, f.row, 3) for f in kinds[:n]]
         steps += [self._told(rows, f, 0) for f in kinds[n : 2 * n]]
         steps += self._with_others(rows, kinds[2 * n])
         steps.append(self._told(rows, kinds[2 * n + 1], 0))
-        if rows[:, LEFT].max(initial=0) >= _RESTART:
-            steps += self._restarts(rows, heard, due)
+        if may.any():
+            steps += self._restarts(rows, may, heard, due)
         return Step(*(np.concatenate(parts) for parts in zip(*steps, strict=True))), ended
 
-    def _found(self, table: Table, keys: Keys, index: int) -> Candidates:
+    def _found(self, rows: Rows, table: Table, keys: Keys, index: int) -> Candidates:
         state, row = table.rows(keys)
         move, order, kind = (column[row] for column in table.columns[:3])
-        return Candidates(state, move, order, kind, row, index)
+        return Candidates(state, move, order, kind, row, rows[state, LATE].astype(np.int64), index)
 
     def _kept(
-        self, rows: Rows, sites: list[Ints], waits: Ints, scene: Ints, kinds: list[Candidates]
-    ) -> tuple[list[Any], NDArray[np.bool_]]:
-        """Which candidates are tried: all, or where one may go first only that; and where there is none."""
-        harmless = rows[:, LEFT] == 0
-        only, calm = self._first_ones(rows, sites, waits, scene)
-        first = np.full(len(rows), _DEADLINE)
+        self, rows: Rows, sites: list[Ints], waits: Ints, kinds: list[Candidates]
+    ) -> tuple[list[Any], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which candidates are tried: all, or where one may go first only that, with the faults that it meets; where
+        there is none; and where the lighthouse may crash."""
+        only, meets = np.full(len(rows), -1), np.full(len(rows), -1)
+        for move, at in self._may_go_first(rows, sites, waits) if self.reduce else ():
+            meets = np.where((only < 0) & (move >= 0), at, meets)
+            only = np.where(only < 0, move, only)
         ordinary = np.zeros(len(rows), np.int64)
         for found in kinds:
-            usual = found.kind == ORDINARY
-            np.minimum.at(first, found.state[usual], found.order[usual])
-            ordinary += np.bincount(found.state[usual], minlength=len(rows))
+            ordinary += np.bincount(found.state[found.kind == ORDINARY], minlength=len(rows))
         kept, left = [], np.zeros(len(rows), np.int64)
         for found in kinds:
             one, state = only[found.state], found.state
-            good = np.where(one >= 0, found.move == one, ~calm[state] | (found.order == first[state]))
-            good &= (found.kind == ORDINARY) | ((found.kind == LATE) & (ordinary[state] == 0) & ~calm[state])
+            good = (one < 0) | (found.move == one)
+            good &= (found.kind == ORDINARY) | ((found.kind == LAST) & (ordinary[state] == 0))
             left += np.bincount(state[good], minlength=len(rows))
-            faults = (found.kind == FAULT) & ~harmless[state] & (rows[state, LEFT] % _RESTART > 0)
-            kept.append(good | faults)
-        return kept, left == 0
+            faults = (found.kind == FAULT) & (rows[state, LEFT] % _RESTART > 0)
+            kept.append(good | (faults & ((one < 0) | (meets[state] == found.index) & (found.index >= 0))))
+        return kept, left == 0, (rows[:, LEFT] >= _RESTART) & (only < 0)
 
-    def _first_ones(
-        self, rows: Rows, sites: list[Ints], waits: Ints, scene: Ints
-    ) -> tuple[Ints, NDArray[np.bool_]]:
-        """The move that may go first in each state, -1 for none; and where any order stands for all."""
-        harmless = rows[:, LEFT] == 0
-        reduced, transfers, lost, at_work, busy = (column[scene] for column in self._scene.columns)
-        number, leads, calm, changing = (column[waits] for column in self._waits.columns[:4])
-        parts = [[column[s] for column in self._site.columns] for s in sites]
-        only = reduced.copy()
-        for index, part in enumerate(parts):
-            idle = harmless & (transfers == 0) & (busy >> index & 1 == 0)
-            only = np.where((only < 0) & idle, part[6], only)
-        for part in parts:
-            open_ = np.flatnonzero((only < 0) & (part[2] != 0))
-            keys = packed((number[open_], _LEADER), (part[2][open_], _SITE))
-            only[open_] = self._stale.columns[0][self._stale.row(keys)]
-        whole = ~np.any([part[3] for part in parts], axis=0)
-        quiet = harmless & whole & (changing == 0) & (lost == 0) & np.all([part[4] for part in parts], axis=0)
-        for part in parts:
-            only = np.where((only < 0) & quiet, part[5], only)
-        streams = np.sum([part[7] for part in parts], axis=0)
-        peace = (calm == 2) | ((calm == 1) & (streams == self.groups) & (at_work == leads) & whole)
-        spec = self.world.spec
-        return only, peace & harmless & (only < 0) & bool(spec.faults or spec.restarts)
+    def _may_go_first(self, rows: Rows, sites: list[Ints], waits: Ints) -> list[tuple[Ints, int]]:
+        """Moves before which nothing else need be tried, -1 where there is none, each with the site whose faults need
+        be tried with it, -1 for none; see the page of `small`."""
+        number, finished = self._waits.columns[0][waits], self._waits.columns[1][waits]
+        harmless, whole = rows[:, LEFT] == 0, rows[:, LEFT] < _RESTART
+        found = []
+        for site in sites:
+            past = self._site.columns[2][site]
+            some, stale = np.flatnonzero(past), np.full(len(rows), -1)
+            keys = packed((number[some], _LEADER), (past[some], _SITE))
+            stale[some] = self._stale.columns[0][self._stale.row(keys)]
+            found.append((stale, -1))
+        for index, site in enumerate(sites):
+            down, mute = self._site.columns[3][site], self._site.columns[6][site]
+            may = harmless | whole & ((mute == 1) | ("slow" not in self.world.spec.kinds))
+            found.append((np.where(may, down, -1), index))
+        for site in sites:
+            found.append((np.where(harmless & (finished == 1), self._site.columns[4][site], -1), -1))
+        return found
 
     # ---- what they lead to -----------------------------------------------------------------------------------------
 
     def _at_site(self, rows: Rows, found: Candidates, table: Table, row: Ints, first: int) -> Step:
         """Moves of one site, whose turns are at `row` of `table`, from its column `first` on."""
         site, launched, commits, wrong = (column[row] for column in table.columns[first : first + 4])
-        before = rows[found.state]
-        after = before.copy()
+        after = rows[found.state]
+        after[:, LATE] = found.late
         after[:, SITES + found.index] = site
         after[:, LEFT] -= found.kind == FAULT
         some = np.flatnonzero(launched)
         at = self._launch.row(packed((after[some, OPERATIONS], _OPERATIONS), (launched[some], _SITE)))
         after[some, OPERATIONS] = self._launch.columns[0][at]
         wrong[some] = np.where(wrong[some] > 0, wrong[some], self._launch.columns[1][at])
-        store = self._waits.columns[4][self._waits.row(packed((after[:, LEADER], 32)))]
+        store = self._waits.columns[2][self._waits.row(packed((after[:, LEADER], 32)))]
         some = np.flatnonzero(commits)
         at = self._committed.row(packed((store[some], _SITE), (commits[some], _SITE)))
         wrong[some] = np.where(wrong[some] > 0, wrong[some], self._committed.columns[0][at])
@@ -260,6 +260,7 @@ class Product:
     def _told(self, rows: Rows, found: Candidates, crash: Any) -> Step:
         """Moves that the lighthouse hears of; it crashes after `crash` - 1 of its effects, never if 0."""
         after = rows[found.state]
+        after[:, LATE] = found.late
         if found.index >= 0:
             after[:, SITES + found.index] = self._heard.columns[3][found.row]
             event = self._heard.columns[4][found.row]
@@ -284,9 +285,8 @@ class Product:
     def _based_wrong(self, bad: Ints, keys: Keys) -> Ints:
         return np.where(bad == 0, self._based.columns[0][self._based.row(keys)], 0)
 
-    def _restarts(self, rows: Rows, heard: list[Candidates], due: Candidates) -> list[Step]:
+    def _restarts(self, rows: Rows, may: NDArray[np.bool_], heard: list[Candidates], due: Candidates) -> list[Step]:
         """The lighthouse crashes, between two events or amid the effects of one."""
-        may = rows[:, LEFT] >= _RESTART
         steps = []
         state = np.flatnonzero(may)
         move = np.full(len(state), self.moves.moves.of(("restart",)))
@@ -315,6 +315,6 @@ class Product:
         used = self.world.spec.restarts - after[:, LEFT] // _RESTART
         at = self._restart.row(packed((after[:, LEADER], _LEADER), (used, 4)))
         after[:, LEADER] = self._restart.columns[0][at]
-        for i, column in enumerate(self.sites(after, 8)):
+        for i, column in enumerate(self.sites(after, 5)):
             after[:, SITES + i] = column
         return step

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import CaughtUp, Committed, Finished, Hello, Opened, Welcome
+from lighthouse.values import Beat, Committed, Failure, Finished, HealFailed, Hello, Opened, Progress, Report, Welcome
 from simulation.small_host import Machine, Spec
 from simulation.small_lighthouse import Waits, first_state, turn, waits
 from simulation.small_operations import launched, settled
@@ -179,7 +179,7 @@ class World:
         return self._with(site, stream._replace(flags=stream.flags | BROKEN))
 
     def heard_up(self, site: int, stream: Stream) -> tuple[int, int]:
-        """Takes the first message on its way up: the site without it, and the lighthouse's event, -1 if there is none."""
+        """Takes the first message on its way up: the site without it, and the lighthouse's event, -1 for none."""
         message, rest = stream.up[0], stream.up[1:]
         if message == CLOSED:
             gone = stream._replace(up=(), flags=stream.flags | LIGHTHOUSE_GONE)
@@ -199,6 +199,11 @@ class World:
             return False
         older = [s for s in self.sites.values[site].streams if s.conn < stream.conn and s.up]
         return any(isinstance(self.things.values[s.up[0]], Hello) for s in older)
+
+    def hellos(self, site: int) -> list[Hello]:
+        """What a site has said to begin a stream and the lighthouse has not heard yet."""
+        messages = (self.things.values[m] for stream in self.sites.values[site].streams for m in stream.up)
+        return [message for message in messages if isinstance(message, Hello)]
 
     def _with(self, site: int, stream: Stream) -> int:
         now: Site = self.sites.values[site]
@@ -321,8 +326,8 @@ def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])
 
 
-HARMLESS = (Committed, Opened, CaughtUp)
-"""What cannot make the lighthouse begin a change."""
+IDLE = (Beat, Committed, Failure, Finished, HealFailed, Opened, Progress, Report)
+"""What says nothing that matters to a lighthouse whose run is finished."""
 
-COMMIT, FINISHED = Committed, Finished
-"""What tells of a committed step; and that the farewell completed, which is believed of everybody."""
+FINISHED, WELCOME = Finished, Welcome
+"""What tells that the farewell completed, which is believed of everybody; and who a group is."""
