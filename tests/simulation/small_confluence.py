@@ -54,6 +54,8 @@ class Confluence:
             together = {first} | {m for m in moves if site >= 0 and self._site_of(self._move(m)) == site}
             for other in moves.keys() - together:
                 self.asked += 1
+                if moves[first] == moves[other]:
+                    continue
                 if not self._commute(state, first, other):
                     yield f"{self._told(first)} and {self._told(other)}"
                 elif first not in self.first[moves[other]] and self.next[moves[first]].get(other) != moves[other]:
@@ -65,8 +67,6 @@ class Confluence:
     def _commute(self, state: int, one: int, other: int) -> bool:
         """Whether both orders lead to the same state, or `one` makes no difference once `other` has happened."""
         moves = self.next[state]
-        if moves[one] == moves[other]:
-            return True
         then = self.next[moves[one]].get(other)
         return then is not None and then in (self.next[moves[other]].get(one), moves[other])
 

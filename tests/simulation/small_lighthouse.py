@@ -12,7 +12,7 @@ import msgspec
 
 from lighthouse.core import decide, hold, new_run, record, wake_at
 from lighthouse.core_change import _awaited
-from lighthouse.core_state import RunState, in_grace, new_gen, with_
+from lighthouse.core_state import Group, RunState, in_grace, new_gen, with_
 from lighthouse.core_values import (
     CloseStream,
     EndRun,
@@ -29,7 +29,7 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import ROOT, Abandon, Finished, Holding, Progress, Value, Version
+from lighthouse.values import ROOT, Abandon, Finished, Holding, Progress, Report, Value, Version
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
@@ -172,13 +172,9 @@ def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[Run
 def _plain(state: RunState) -> RunState:
     """Without what differs where nothing else does: words that say why, what a joiner told of its progress (but that it
     did), and the next incarnation (kept by name)."""
+    over = state.finished is not None or bool(state.ended)
     for group in state.groups.values():
-        progress = group.progress and _plain_progress(group.progress)
-        abandoned = group.report.abandoned if state.change is not None else 0
-        report = msgspec.structs.replace(group.report, abandoned=abandoned, failed=False, starts=(), reason="")
-        retry_s = group.retry_s if group.retry_s > NOW else 0.0
-        opened = group.opened if state.plan is not None and state.plan.number == group.opened else 0
-        plain = msgspec.structs.replace(group, progress=progress, opened=opened, report=report, retry_s=retry_s, way="")
+        plain = _plain_group(state, group, over)
         if plain != group:
             state = with_(state, groups=state.groups.set(group.name, plain))
     change = state.change
@@ -188,10 +184,26 @@ def _plain(state: RunState) -> RunState:
             change = msgspec.structs.replace(change, looked=None, awaited=0)
             state = with_(state, hold_text="reports")
         state = with_(state, change=change)
-    if state.finished is not None or state.ended:
+    if over:
         gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
         state = with_(state, trouble="", retry_s=0.0, gens=gens)
     return with_(state, next_incarnation=0)
+
+
+def _plain_group(state: RunState, group: Group, over: bool) -> Group:
+    """A group without what was noted for people, or has had its effect when it came. over: where it stands matters to
+    nobody any more."""
+    report = group.report if not over else Report(abandoned=0, version=ROOT, cursor=0)
+    abandoned = report.abandoned if state.change is not None else 0
+    return msgspec.structs.replace(
+        group,
+        version=group.version if not over else ROOT,
+        report=msgspec.structs.replace(report, abandoned=abandoned, failed=False, starts=(), reason=""),
+        progress=group.progress and _plain_progress(group.progress),
+        opened=group.opened if state.plan is not None and state.plan.number == group.opened else 0,
+        retry_s=group.retry_s if group.retry_s > NOW else 0.0,
+        way="",
+    )
 
 
 def _plain_progress(progress: Progress) -> Progress:
