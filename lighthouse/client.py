@@ -18,7 +18,7 @@ from lighthouse.auth import token_metadata
 from lighthouse.codec import from_proto
 from lighthouse.core_values import Happened, RunStatus
 from lighthouse.values import Down, Up
-from lighthouse.wire import DOWN, UP, ColdStartRequest, LighthouseStub, StatusRequest, WatchRequest
+from lighthouse.wire import DOWN, UP, ColdStartRequest, LighthouseStub, SkipSlotRequest, StatusRequest, WatchRequest
 
 OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
@@ -158,6 +158,15 @@ def cold_start_now(address: str, *, by: str, token: str = "", run_id: str = "", 
     with grpc.insecure_channel(address, options=OPTIONS) as channel, _errors(address):
         request = ColdStartRequest(run_id=run_id, by=by)
         call = LighthouseStub(channel).ColdStart
+        reply = call(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
+        return str(reply.refused)
+
+
+def skip_slot_now(address: str, *, by: str, token: str = "", run_id: str = "", timeout_s: float = 5.0) -> str:
+    """Asks to skip the slots that a run holds for: empty if it does, or why not. Raises Unreachable or NotAllowed."""
+    with grpc.insecure_channel(address, options=OPTIONS) as channel, _errors(address):
+        request = SkipSlotRequest(run_id=run_id, by=by)
+        call = LighthouseStub(channel).SkipSlot
         reply = call(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
         return str(reply.refused)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_apart, core_cold, core_keep, core_pause
+from lighthouse import core_apart, core_cold, core_keep, core_pause, core_poison
 from lighthouse.batch import limited
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
@@ -207,7 +207,20 @@ def _reason_of_few(state: RunState, standing: Standing) -> tuple[Hold, str]:
     count, wanted = len(standing.on) + len(standing.behind), state.config.min_groups
     if count < wanted:
         return Hold.TOO_FEW, f"more groups: {count} of min_groups {wanted} stand at step {standing.version.step}"
+    poison = _aside(state, standing)
+    if poison.waiting:
+        slots = core_poison.named(state, standing.version, _lead(standing).report.cursor, poison.waiting)
+        return Hold.POISON, f"a person: {slots}; `bellrock skip-slot` has the step committed without it"
     return Hold.NONE, ""
+
+
+def _aside(state: RunState, standing: Standing) -> core_poison.Aside:
+    """What is not to be dealt of the step in work."""
+    known = state.deaths or (state.current is not None and state.current.set_aside)
+    if not known or is_over(state, standing.version, _stopped(standing)):
+        return core_poison.Aside(skipped=(), waiting=())
+    answered = {slot for slots in _kept(standing).values() for slot in slots}
+    return core_poison.aside(state, standing.version, _lead(standing).report.cursor, answered)
 
 
 def _who_could_say(gen: Gen, step: int) -> str:
@@ -248,13 +261,16 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         state = with_(state, progress_s=state.progress_s + now - change.since_s)
     cursor = _lead(standing).report.cursor
     gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
+    slots = _step_slots(state, gen, standing)  # a death of another history may lie beyond
+    gen = msgspec.structs.replace(gen, set_aside=tuple(s for s in _aside(state, standing).skipped if s < slots))
+    state = _tell_aside(state, gen)
     first = not state.gens
     if first:
         state = emit(state, StoreSetup(setup=state.setup))
     state = emit(
         state,
         StoreClaim(number=gen.number, roster=roster, planned=False),
-        StoreBase(number=gen.number, version=gen.version, cursor=cursor),
+        StoreBase(number=gen.number, version=gen.version, cursor=cursor, set_aside=gen.set_aside),
     )
     before = {g.number: g for g in state.gens}
     state = with_(
@@ -269,12 +285,23 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         dirty=True,
         newest=standing.version,
     )
+    state = core_poison.moved_on(state)
     state = tell(settled(state), "formed", change.reason, "", members=" ".join(m.name for m in roster))
     for group in standing.behind:
         state = tell(state, "level", "by one entry", group.name)
     if not core_pause.pauses(state):
         state = core_keep.keep(state, tuple(before.values()), gen, standing.on)
     return _send_bases(state, gen, before, standing)
+
+
+def _tell_aside(state: RunState, gen: Gen) -> RunState:
+    """Tells people once which slots the step is to be made without."""
+    current = state.current
+    told = current is not None and (current.version, current.set_aside) == (gen.version, gen.set_aside)
+    if told or not gen.set_aside:
+        return state
+    text = core_poison.named(state, gen.version, gen.cursor, gen.set_aside)
+    return tell(state, "set_aside", text, "", slots=" ".join(map(str, gen.set_aside)), step=gen.version.step + 1)
 
 
 def _lead(standing: Standing) -> Group:
@@ -321,9 +348,11 @@ def _deal(gen: Gen, slots: int, kept: dict[str, tuple[int, ...]]) -> dict[str, t
     """Everybody keeps its slots; the rest goes to all whose digest was seen equal. A step not begun is dealt evenly."""
     contributors = [m.name for m in gen.roster if m.role is Role.CONTRIBUTOR]
     if contributors and not any(kept.values()):
-        return dict(zip(contributors, even_deal(slots, len(contributors)), strict=True))
+        if not gen.set_aside:
+            return dict(zip(contributors, even_deal(slots, len(contributors)), strict=True))
+        return lost_deal(slots, kept, contributors, gen.set_aside)
     able = [m.name for m in gen.roster if m.role is not Role.NEWCOMER] or [m.name for m in gen.roster]
-    return lost_deal(slots, kept, able)
+    return lost_deal(slots, kept, able, gen.set_aside)
 
 
 def _step_slots(state: RunState, gen: Gen, standing: Standing) -> int:
@@ -361,6 +390,7 @@ def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Sta
             sources=sources,
             stop=stop,
             step_slots=step_slots,
+            set_aside=gen.set_aside,
         )
         bases.append((group, base))
         if group.caught or group.leaving:

@@ -33,6 +33,9 @@ from lighthouse.core_values import Hold
 from lighthouse.names import natural_key
 from lighthouse.values import Heal, Release, Role, Source, Stage
 
+_HEALS_IN = (Hold.TOO_FEW, Hold.PAUSE, Hold.POISON)
+"""Holds in which members stand at the base and have nothing to do but to wait."""
+
 
 def advance(state: RunState, now: float) -> RunState:
     """Gives every joiner a donor, and takes back what is over."""
@@ -43,7 +46,7 @@ def advance(state: RunState, now: float) -> RunState:
         return state
     standing: Standing | None = None
     if state.change is not None:
-        standing = stand(state, state.change.number) if state.hold in (Hold.TOO_FEW, Hold.PAUSE) else None
+        standing = stand(state, state.change.number) if state.hold in _HEALS_IN else None
         if standing is None:
             return state
     elif not len(state.odd):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lighthouse import core_cold, core_progress
+from lighthouse import core_cold, core_poison, core_progress
 from lighthouse.core_evidence import forget, held_off_s, learn_start, release, take_report
 from lighthouse.core_hello import take_hello, without_conn
 from lighthouse.core_state import (
@@ -30,6 +30,7 @@ from lighthouse.core_values import (
     Event,
     Said,
     SaidHello,
+    SkipSlotAsked,
     Started,
     StoreFinished,
     StreamEnded,
@@ -77,6 +78,8 @@ def record(state: RunState, event: Event, now: float) -> RunState:
             return _stream_ended(state, event.conn)
         case ColdStartAsked():
             return core_cold.asked(state, event.by)
+        case SkipSlotAsked():
+            return core_poison.asked(state, event.by)
         case Tick():
             return with_(state, paused_s=state.paused_s + event.late_s) if event.late_s else state
     raise TypeError(f"not an event: {event!r}")
@@ -101,6 +104,7 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         next_heal=event.wall_ms,
         setup=stored.setup,
         finished=stored.finished,
+        deaths=stored.deaths,
     )
     bases = {b.number: b for b in stored.bases}
     for base in sorted(stored.bases, key=lambda b: b.number):
@@ -111,7 +115,8 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         if claim.number == last:
             gen = new_gen(claim.number, claim.roster, claim.planned)
             base = bases[claim.number]
-            gens.append(msgspec.structs.replace(gen, version=base.version, cursor=base.cursor, recalled=True))
+            fields = {"version": base.version, "cursor": base.cursor, "set_aside": base.set_aside}
+            gens.append(msgspec.structs.replace(gen, recalled=True, **fields))
         elif claim.number > last and claim.planned:
             gens.append(msgspec.structs.replace(new_gen(claim.number, claim.roster, True), recalled=True))
     newest = bases[last].version if last else state.newest
@@ -166,6 +171,7 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
             return _failure(state, group, message, now)
         case Died():
             state = tell(state, "died", message.reason, group.name, shard_rank=message.shard_rank)
+            state = core_poison.died(state, group, message.slot)
             return forget(state, group, True, f"{group.name} died: {message.reason}", last)
         case Goodbye():
             state = tell(state, "left", message.reason, group.name)
@@ -311,6 +317,7 @@ def _committed(state: RunState, group: Group, done: Committed, now: float) -> Ru
             protocol_s=done.protocol_s,
             progress_s=lease_clock(state, now),
         )
+        state = core_poison.moved_on(state)
         words = {"loss": f"{done.loss:.4f}", "tokens": done.tokens, "step_s": f"{done.step_s:.3f}"}
         if done.protocol_s:
             words["protocol_s"] = f"{done.protocol_s:.4f}"

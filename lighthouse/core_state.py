@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from lighthouse.batch import BatchPolicy, batch_policy
-from lighthouse.core_values import Effect, Hold, RunConfig, Send, Tell
+from lighthouse.core_values import Effect, Hold, RunConfig, Send, SlotDeath, Tell
 from lighthouse.history import History
 from lighthouse.table import Table
 from lighthouse.values import ROOT, Down, EntryName, Member, Progress, Report, RosterChange, Value, Version
@@ -88,6 +88,7 @@ class Gen(Value, frozen=True):
     recalled: read from the store: how far it got before is not known
     planned: it is entered by a roll call, not by a base that the lighthouse sends
     grown: the promotions taken into the roster last: every member tells of the same ones
+    set_aside: slots of the step after `version` which it is committed without
     """
 
     number: int
@@ -103,6 +104,7 @@ class Gen(Value, frozen=True):
     recalled: bool = False
     planned: bool = False
     grown: Roster = ()
+    set_aside: tuple[int, ...] = ()
 
 
 class Change(Value, frozen=True):
@@ -163,6 +165,7 @@ class RunState(Value, frozen=True):
     progress_s: when the generation at work was last seen to go on, on the lease clock; -1 before the first
     moved_s: when a joiner was last seen to get bytes
     cold: who wants a cold start that was not made yet, empty for nobody
+    deaths: with a slot of the step in work in hand; skipped: slots (in the run's order) that a person said to skip
     """
 
     config: RunConfig
@@ -186,6 +189,8 @@ class RunState(Value, frozen=True):
     hold_since_s: float = 0.0
     hold_text: str = ""
     cold: str = ""
+    deaths: tuple[SlotDeath, ...] = ()
+    skipped: tuple[int, ...] = ()
     first_hello_s: float = -1.0
     newest: Version = ROOT
     loss: float = 0.0

@@ -39,7 +39,7 @@ class Hold(str, Enum):
     TOO_FEW = "fewer groups than min_groups stand on the base"
     FENCE = "nobody of a generation that may still be at work has abandoned it"
     COLD_START = "nobody can go on from the history: waits for a cold start"
-    POISON = "a slot was set aside after two deaths: waits for a person"
+    POISON = "a slot was in hand at two deaths: waits for a person"
     FINISHED = "the run is finished"
     ENDED = "the run has ended without finishing"
 
@@ -55,7 +55,7 @@ class RunConfig(Value, frozen=True):
     hold_patience_s: a hold longer than this saves and stops the run; 0 means never
     cold_start_after_s: a cold start is made by itself after so long, from trained weights only; 0 means only by an
       operator
-    skip_poison: a slot set aside is committed without, instead of holding the run
+    skip_poison: a step is committed without a slot that was in hand at two deaths, instead of holding the run
     donors: how many donors a joiner is given at most; from three on, each holds two of as many stripes
     """
 
@@ -128,11 +128,23 @@ class ClaimRecord(Value, frozen=True):
 
 
 class BaseRecord(Value, frozen=True):
-    """Generation `number` started from `version`, whose next step begins at slot `cursor` of the run."""
+    """Generation `number` started from `version`, whose next step begins at slot `cursor` of the run.
+
+    set_aside: slots of that step, from 0, which it is committed without
+    """
 
     number: int
     version: Version
     cursor: int
+    set_aside: tuple[int, ...] = ()
+
+
+class SlotDeath(Value, frozen=True):
+    """`group` died by itself with `slot` (in the run's order) in hand, of the step that follows version step `step`."""
+
+    step: int
+    slot: int
+    group: str
 
 
 class StoreRecord(Value, frozen=True):
@@ -142,6 +154,7 @@ class StoreRecord(Value, frozen=True):
     next_incarnation: the number that the next new incarnation gets
     claims: those of the last base's generation and of later ones, by number; bases: all, by number
     setup: what all groups have in common, empty until it was stored; finished: where the run finished
+    deaths: those with a slot in hand, as they were when the last one happened
     """
 
     first_number: int = 0
@@ -151,6 +164,7 @@ class StoreRecord(Value, frozen=True):
     bases: tuple[BaseRecord, ...] = ()
     setup: dict[str, str] = msgspec.field(default_factory=dict)
     finished: Version | None = None
+    deaths: tuple[SlotDeath, ...] = ()
 
 
 # ---- events --------------------------------------------------------------------------------------------------------
@@ -205,7 +219,13 @@ class ColdStartAsked(Message, frozen=True):
     by: str = "an operator"
 
 
-Event = Started | SaidHello | Said | StreamEnded | Tick | ColdStartAsked
+class SkipSlotAsked(Message, frozen=True):
+    """A person wants the step committed without the slots that the run holds for. Without such a hold: nothing."""
+
+    by: str = "an operator"
+
+
+Event = Started | SaidHello | Said | StreamEnded | Tick | ColdStartAsked | SkipSlotAsked
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------
@@ -236,6 +256,7 @@ class StoreBase(Message, frozen=True):
     version: Version
     cursor: int
     reported: bool = False
+    set_aside: tuple[int, ...] = ()
 
 
 class StoreIncarnation(Message, frozen=True):
@@ -256,7 +277,13 @@ class StoreFinished(Message, frozen=True):
     version: Version
 
 
-StoreEffect = StoreNumber | StoreClaim | StoreBase | StoreIncarnation | StoreSetup | StoreFinished
+class StoreDeaths(Message, frozen=True):
+    """Deaths with a slot in hand, in place of those stored before: never refused."""
+
+    deaths: tuple[SlotDeath, ...]
+
+
+StoreEffect = StoreNumber | StoreClaim | StoreBase | StoreIncarnation | StoreSetup | StoreFinished | StoreDeaths
 
 
 class Send(Message, frozen=True):

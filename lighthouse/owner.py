@@ -32,6 +32,7 @@ from lighthouse.core_values import (
     Said,
     SaidHello,
     Send,
+    SkipSlotAsked,
     Started,
     StoreEffect,
     StreamEnded,
@@ -105,6 +106,14 @@ class RunOwner:
         if reason not in (Hold.FENCE, Hold.COLD_START):
             return f"the run does not wait for a cold start: {reason.value or 'a generation is at work'}"
         self._post(ColdStartAsked(by=by))
+        return ""
+
+    def skip_slot(self, by: str) -> str:
+        """Has the step committed without the slots that the run holds for; otherwise says why nothing was done."""
+        reason = self._core.hold(self._state, self._clock())
+        if reason is not Hold.POISON:
+            return f"the run does not hold for a slot: {reason.value or 'a generation is at work'}"
+        self._post(SkipSlotAsked(by=by))
         return ""
 
     def end_stream(self, stream: Stream, reason: str) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Literal
 
 from lighthouse.auth import TokenError, read_token
 from lighthouse.core import CORE
@@ -71,8 +72,9 @@ class LighthouseOptions:
     """Seconds of holding after which the run saves and stops; 0 holds for ever; by default ten times connect_s."""
     cold_start_after_s: float = 0.0
     """Seconds after which a run that nobody can go on from makes a cold start; 0 never does by itself."""
-    skip_poison: bool = False
-    """Changes nothing yet: slots that were in hand at two deaths are not counted, and are dealt again."""
+    poison: Literal["hold", "skip"] = "hold"
+    """What becomes of a slot that was in hand at two deaths in one step. hold: the run waits until a person has looked
+    at it (bellrock skip-slot); skip: the step is committed without it, which ledgers and events name."""
     donors: int = 3
     """At most so many donors serve one joiner."""
     journal_mib: int = 256
@@ -109,7 +111,7 @@ class LighthouseOptions:
             connect_s=self.connect_s,
             hold_patience_s=derived.hold_patience_s if self.hold_patience_s is None else self.hold_patience_s,
             cold_start_after_s=self.cold_start_after_s,
-            skip_poison=self.skip_poison,
+            skip_poison=self.poison == "skip",
             donors=self.donors,
         )
 

@@ -27,7 +27,15 @@ from lighthouse.owner import RunOwner
 from lighthouse.store import Store, StoreError
 from lighthouse.streams import Carrier, Stream
 from lighthouse.values import Hello, Refused
-from lighthouse.wire import DOWN, UP, ColdStartReply, LighthouseServicer, StatusReply, add_LighthouseServicer_to_server
+from lighthouse.wire import (
+    DOWN,
+    UP,
+    ColdStartReply,
+    LighthouseServicer,
+    SkipSlotReply,
+    StatusReply,
+    add_LighthouseServicer_to_server,
+)
 from lighthouse.wire import Event as EventMessage
 
 MESSAGE_BYTES = 64 << 20
@@ -210,6 +218,15 @@ class LighthouseService(LighthouseServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
             return None
         return ColdStartReply(refused=owner.cold_start(request.by))
+
+    async def SkipSlot(self, request: Any, context: grpc.aio.ServicerContext) -> SkipSlotReply | None:
+        """Has a run that holds for a slot commit the step without it."""
+        try:
+            owner = self._runs.find(request.run_id)
+        except LookupError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error.args[0]))
+            return None
+        return SkipSlotReply(refused=owner.skip_slot(request.by))
 
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
         """What happens in a run, from now on or with what was kept, until the watcher goes."""

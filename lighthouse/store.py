@@ -25,8 +25,10 @@ import msgspec
 from lighthouse.core_values import (
     BaseRecord,
     ClaimRecord,
+    SlotDeath,
     StoreBase,
     StoreClaim,
+    StoreDeaths,
     StoreEffect,
     StoreFinished,
     StoreIncarnation,
@@ -44,7 +46,8 @@ CREATE TABLE leader (id INTEGER PRIMARY KEY CHECK (id = 1), term INTEGER NOT NUL
 INSERT INTO leader VALUES (1, 0);
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, first_number INTEGER NOT NULL DEFAULT 0, last_number INTEGER NOT NULL DEFAULT 0,
-    next_incarnation INTEGER NOT NULL DEFAULT 1, setup BLOB, finished_step INTEGER, finished_generation INTEGER
+    next_incarnation INTEGER NOT NULL DEFAULT 1, setup BLOB, finished_step INTEGER, finished_generation INTEGER,
+    deaths BLOB
 ) WITHOUT ROWID;
 CREATE TABLE claims (
     run_id TEXT NOT NULL, number INTEGER NOT NULL, planned INTEGER NOT NULL, roster BLOB NOT NULL,
@@ -52,7 +55,7 @@ CREATE TABLE claims (
 ) WITHOUT ROWID;
 CREATE TABLE bases (
     run_id TEXT NOT NULL, number INTEGER NOT NULL, step INTEGER NOT NULL, generation INTEGER NOT NULL,
-    cursor INTEGER NOT NULL, PRIMARY KEY (run_id, number)
+    cursor INTEGER NOT NULL, set_aside BLOB NOT NULL, PRIMARY KEY (run_id, number)
 ) WITHOUT ROWID;
 """
 
@@ -130,19 +133,20 @@ class Store:
         """What is stored of a run; an empty record for an unknown one."""
         with self._mutex, failures(self._path):
             row = self._db.execute(
-                "SELECT first_number, last_number, next_incarnation, setup, finished_step, finished_generation"
-                " FROM runs WHERE run_id = ?",
+                "SELECT first_number, last_number, next_incarnation, setup, finished_step, finished_generation,"
+                " deaths FROM runs WHERE run_id = ?",
                 (run_id,),
             ).fetchone()
             if row is None:
                 return StoreRecord()
             bases = self._db.execute(
-                "SELECT number, step, generation, cursor FROM bases WHERE run_id = ? ORDER BY number", (run_id,)
+                "SELECT number, step, generation, cursor, set_aside FROM bases WHERE run_id = ? ORDER BY number",
+                (run_id,),
             ).fetchall()
             claims = self._db.execute(
                 "SELECT number, planned, roster FROM claims WHERE run_id = ? ORDER BY number", (run_id,)
             ).fetchall()
-            first, last, incarnation, setup, step, generation = row
+            first, last, incarnation, setup, step, generation, deaths = row
             return StoreRecord(
                 first_number=first,
                 last_number=last,
@@ -151,9 +155,13 @@ class Store:
                     ClaimRecord(number=n, planned=bool(p), roster=msgspec.msgpack.decode(r, type=tuple[Member, ...]))
                     for n, p, r in claims
                 ),
-                bases=tuple(BaseRecord(number=n, version=Version(s, g), cursor=c) for n, s, g, c in bases),
+                bases=tuple(
+                    BaseRecord(number=n, version=Version(s, g), cursor=c, set_aside=_slots(a))
+                    for n, s, g, c, a in bases
+                ),
                 setup={} if setup is None else msgspec.msgpack.decode(setup, type=dict[str, str]),
                 finished=None if step is None else Version(step, generation),
+                deaths=() if deaths is None else msgspec.msgpack.decode(deaths, type=tuple[SlotDeath, ...]),
             )
 
     def write(self, run_id: str, effects: Sequence[StoreEffect]) -> None:
@@ -208,7 +216,8 @@ def _write_base(db: sqlite3.Connection, run_id: str, effect: StoreBase) -> None:
         raise Superseded(f"generation {effect.number} of run {run_id!r} gets no base: number {last} was spent since")
     if effect.number < highest:
         raise Superseded(f"generation {effect.number} of run {run_id!r} gets no base: {highest} has one")
-    row = (run_id, effect.number, effect.version.step, effect.version.generation, effect.cursor)
+    aside = msgspec.msgpack.encode(effect.set_aside)
+    row = (run_id, effect.number, effect.version.step, effect.version.generation, effect.cursor, aside)
     _once(db, "bases", row, db.execute("SELECT * FROM bases WHERE run_id = ? AND number = ?", row[:2]).fetchone())
     db.execute("DELETE FROM claims WHERE run_id = ? AND number < ?", (run_id, effect.number))
 
@@ -236,6 +245,10 @@ def _write_finished(db: sqlite3.Connection, run_id: str, effect: StoreFinished) 
     db.execute("UPDATE runs SET finished_step = ?, finished_generation = ? WHERE run_id = ?", (*here, run_id))
 
 
+def _write_deaths(db: sqlite3.Connection, run_id: str, effect: StoreDeaths) -> None:
+    db.execute("UPDATE runs SET deaths = ? WHERE run_id = ?", (msgspec.msgpack.encode(effect.deaths), run_id))
+
+
 _WRITERS: dict[type, Callable[[sqlite3.Connection, str, Any], None]] = {
     StoreNumber: _write_number,
     StoreClaim: _write_claim,
@@ -243,7 +256,13 @@ _WRITERS: dict[type, Callable[[sqlite3.Connection, str, Any], None]] = {
     StoreIncarnation: _write_incarnation,
     StoreSetup: _write_setup,
     StoreFinished: _write_finished,
+    StoreDeaths: _write_deaths,
 }
+
+
+def _slots(data: bytes) -> tuple[int, ...]:
+    slots: tuple[int, ...] = msgspec.msgpack.decode(data, type=tuple[int, ...])
+    return slots
 
 
 def _last_number(db: sqlite3.Connection, run_id: str) -> int:

@@ -269,8 +269,7 @@ class Contributed(Message, frozen=True):
 
 
 _Joining = CaughtUp | Progress | HealFailed | Contributed
-_Ending = Died | Drain | Finished | Goodbye
-Up = Hello | Beat | Report | Opened | Committed | Failure | Probed | _Joining | _Ending
+Up = Hello | Beat | Report | Opened | Committed | Failure | Probed | _Joining | Died | Drain | Finished | Goodbye
 
 
 # ---- lighthouse to group -------------------------------------------------------------------------------------------
@@ -315,7 +314,7 @@ class Abandon(Message, frozen=True):
 class Base(Message, frozen=True):
     """Generation `number` starts from `version`; the receiver is a member and answers for `slots` of the next step.
 
-    step_slots: slots of that step over all groups
+    step_slots: slots of that step over all groups; set_aside: those of them that nobody sums
     rendezvous: by shard_rank, the TCPStore of the first member
     sources: who holds the entry that leads to `version`; empty when the receiver stands on it
     """
@@ -329,6 +328,7 @@ class Base(Message, frozen=True):
     rendezvous: tuple[str, ...]
     sources: tuple[Source, ...] = ()
     stop: bool = False
+    set_aside: tuple[int, ...] = ()
 
 
 class Prepare(Message, frozen=True):

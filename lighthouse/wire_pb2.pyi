@@ -278,7 +278,7 @@ class Abandon(_message.Message):
     def __init__(self, number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Base(_message.Message):
-    __slots__ = ("number", "roster", "version", "cursor", "slots", "rendezvous", "sources", "stop", "step_slots")
+    __slots__ = ("number", "roster", "version", "cursor", "slots", "rendezvous", "sources", "stop", "step_slots", "set_aside")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +288,7 @@ class Base(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     STEP_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
     number: int
     roster: RosterChange
     version: Version
@@ -297,7 +298,8 @@ class Base(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[Source]
     stop: bool
     step_slots: int
-    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Union[RosterChange, _Mapping]] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., stop: _Optional[bool] = ..., step_slots: _Optional[int] = ...) -> None: ...
+    set_aside: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Union[RosterChange, _Mapping]] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., stop: _Optional[bool] = ..., step_slots: _Optional[int] = ..., set_aside: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("number", "roster", "rendezvous")
@@ -478,6 +480,20 @@ class ColdStartRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
 
 class ColdStartReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    def __init__(self, refused: _Optional[str] = ...) -> None: ...
+
+class SkipSlotRequest(_message.Message):
+    __slots__ = ("run_id", "by")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    by: str
+    def __init__(self, run_id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
+class SkipSlotReply(_message.Message):
     __slots__ = ("refused",)
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     refused: str

@@ -54,6 +54,11 @@ class LighthouseStub:
                 request_serializer=lighthouse_dot_wire__pb2.ColdStartRequest.SerializeToString,
                 response_deserializer=lighthouse_dot_wire__pb2.ColdStartReply.FromString,
                 _registered_method=True)
+        self.SkipSlot = channel.unary_unary(
+                '/bellrock.lighthouse.Lighthouse/SkipSlot',
+                request_serializer=lighthouse_dot_wire__pb2.SkipSlotRequest.SerializeToString,
+                response_deserializer=lighthouse_dot_wire__pb2.SkipSlotReply.FromString,
+                _registered_method=True)
 
 
 class LighthouseServicer:
@@ -83,6 +88,12 @@ class LighthouseServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SkipSlot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LighthouseServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +116,11 @@ def add_LighthouseServicer_to_server(servicer, server):
                     servicer.ColdStart,
                     request_deserializer=lighthouse_dot_wire__pb2.ColdStartRequest.FromString,
                     response_serializer=lighthouse_dot_wire__pb2.ColdStartReply.SerializeToString,
+            ),
+            'SkipSlot': grpc.unary_unary_rpc_method_handler(
+                    servicer.SkipSlot,
+                    request_deserializer=lighthouse_dot_wire__pb2.SkipSlotRequest.FromString,
+                    response_serializer=lighthouse_dot_wire__pb2.SkipSlotReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -215,6 +231,33 @@ class Lighthouse:
             '/bellrock.lighthouse.Lighthouse/ColdStart',
             lighthouse_dot_wire__pb2.ColdStartRequest.SerializeToString,
             lighthouse_dot_wire__pb2.ColdStartReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SkipSlot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bellrock.lighthouse.Lighthouse/SkipSlot',
+            lighthouse_dot_wire__pb2.SkipSlotRequest.SerializeToString,
+            lighthouse_dot_wire__pb2.SkipSlotReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,9 @@ DONE, FAILED, CONFIG, FENCED = 0, 1, 2, 3
 _FROM_OUTSIDE = (-1, -2, -9, -15)
 """SIGHUP, SIGINT, SIGKILL, SIGTERM: what a person, a scheduler or the kernel's memory keeper ends a process with."""
 
+_BY_A_PERSON = (-1, -2, -15)
+"""Of those, the ones that the memory keeper does not use: the slot in hand did nothing."""
+
 
 # ---- record --------------------------------------------------------------------------------------------------------
 
@@ -110,7 +113,9 @@ _FAR = {MarkKind.GRADIENTS: 1_000_000, MarkKind.ROLL_CALL: VOTED}
 
 
 def raised(state: AgentState, shard_rank: int, message: Raised, now: float) -> AgentState:
-    return lost(state, shard_rank, *_failure(1, message.traceback), killed=False)
+    reason, key = _failure(1, message.traceback)
+    slot = -1 if key.startswith("KeyboardInterrupt") else state.life.hands[shard_rank]
+    return lost(state, shard_rank, reason, key, slot=slot)
 
 
 def exited(state: AgentState, event: RankExited, now: float) -> AgentState:
@@ -124,7 +129,8 @@ def exited(state: AgentState, event: RankExited, now: float) -> AgentState:
         killed = event.code in _FROM_OUTSIDE and not event.traceback
         misused = event.code == CONFIG  # as programs say that they were started wrongly
         reason, key = _failure(event.code, event.traceback)
-        state = lost(state, event.shard_rank, reason, key, killed=killed, misused=misused)
+        slot = -1 if killed and event.code in _BY_A_PERSON else life.hands[event.shard_rank]
+        state = lost(state, event.shard_rank, reason, key, slot=slot, killed=killed, misused=misused)
         life = put(life, cause=state.life.cause)
     if len(life.gone) == state.config.shards and (life.phase is LifePhase.ENDING or state.ending is not None):
         life = put(life, phase=LifePhase.DOWN)
@@ -137,15 +143,18 @@ def lost(
     reason: str,
     key: str,
     *,
+    slot: int = -1,
     killed: bool = False,
     counts: bool = True,
     misused: bool = False,
 ) -> AgentState:
-    """With the present life to be ended, if that is not so already. The first cause is kept."""
+    """With the present life to be ended, if that is not so already. The first cause is kept.
+
+    slot: in hand, in the run's order, if the rank died by itself; -1 for none
+    """
     life = state.life
     if life.cause is not None or life.phase is not LifePhase.UP or state.ending is not None:
         return state
-    slot = life.hands[shard_rank]
     cause = Cause(
         shard_rank=shard_rank, reason=reason, key=key, slot=slot, killed=killed, counts=counts, misused=misused
     )

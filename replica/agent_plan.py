@@ -225,4 +225,5 @@ def work_at(
         digest=digest and not farewell,
         farewell=farewell,
         last=not farewell and state.batch.through(stand.cursor + step_slots),
+        set_aside=() if farewell or base is None else base.set_aside,
     )

@@ -72,6 +72,7 @@ def commit(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         generation=seat.generation,
         version=state.stand.version,
         slots=seat.work.step_slots,
+        set_aside=seat.work.set_aside,
         farewell=seat.work.farewell,
         trusted=trusted_places(seat.roster),
     )
@@ -218,4 +219,6 @@ def _line(merged: Merged, slots: tuple[int, ...] | None, cursor: int) -> dict[st
         "skipped": int(merged.skip),
         "protocol_s": merged.protocol_s,
     }
+    if merged.set_aside:
+        line["set_aside"] = list(merged.set_aside)
     return line if slots is None else {**line, "slots": list(slots)}

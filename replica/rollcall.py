@@ -5,8 +5,11 @@ shards, merges the matrix of (shard, place) into one value. Merging is the same 
 group, down to the last bit: whoever commits decides the same. So sums that people or programs act on are formed in a
 way that depends neither on the machine nor on the order of addition.
 
-A record is little-endian, of a length that depends only on the number of slots of a step: the fields of `_HEAD`, then
-one bit per slot, slot 0 in the lowest bit of the first byte.
+A record is little-endian, of a length that depends only on the number of slots of a step: the fields of `_Row`, the
+last of them one bit per slot, slot 0 in the lowest bit of the first byte.
+
+Every step waits for the merge. Most runs have a handful of groups, where each call into an array library costs more
+than what it computes; so records are cut into columns of plain numbers, and built-in functions work on those.
 """
 
 from __future__ import annotations
@@ -15,11 +18,10 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from functools import cache, reduce
+from itertools import chain
+from operator import or_
+from typing import Any, NamedTuple
 
 from lighthouse.values import Value, Version
 from replica.values import HealCount, Merged
@@ -29,24 +31,28 @@ MAGIC = 0x31435242
 
 _STOP, _SAVE, _NONFINITE, _DIGESTED = 1, 2, 4, 8
 
-_HEAD = [
-    ("magic", "<u4"),
-    ("generation", "<i8"),
-    ("step", "<i8"),
-    ("from_generation", "<i8"),
-    ("step_slots", "<i8"),
-    ("flags", "<u4"),
-    ("opened", "<i8"),
-    ("heal", "<i8"),
-    ("tokens", "<i8"),
-    ("loss_sum", "<f8"),
-    ("grad_sq", "<f8"),
-    ("compute_s", "<f8"),
-    ("protocol_s", "<f8"),
-    ("digest", "<u8"),
-]
 _PREFIX = struct.Struct("<Iqqqq")
 """The first five fields, which all records of a roll call have in common."""
+
+
+class _Row(NamedTuple):
+    """The fields of a record, in their order; or what all places said, each field a tuple by place."""
+
+    magic: Any
+    generation: Any
+    step: Any
+    from_generation: Any
+    step_slots: Any
+    flags: Any
+    opened: Any
+    heal: Any
+    tokens: Any
+    loss_sum: Any
+    grad_sq: Any
+    compute_s: Any
+    protocol_s: Any
+    digest: Any
+    bitmap: Any
 
 
 class Record(Value, frozen=True):
@@ -85,48 +91,55 @@ class Invalid(Value, frozen=True):
 
 def record_bytes(slots: int) -> int:
     """Length of a record in bytes, for steps of `slots` slots."""
-    return _dtype(slots).itemsize
+    return _form(slots).size
 
 
 def pack(record: Record, slots: int) -> bytes:
     """The record as `record_bytes(slots)` bytes. Raises ValueError if it names a slot that does not exist."""
-    row = np.zeros(1, _dtype(slots))
     flags = _STOP * record.stop | _SAVE * record.save | _NONFINITE * record.nonfinite
-    row["magic"] = MAGIC
-    row["flags"] = flags | _DIGESTED * (record.digest is not None)
-    row["generation"] = record.generation
-    row["step"], row["from_generation"] = record.version.step, record.version.generation
-    row["digest"] = record.digest or 0
-    row["step_slots"] = slots
-    for name in ("opened", "heal", "tokens", "loss_sum", "grad_sq", "compute_s", "protocol_s"):
-        row[name] = getattr(record, name)
-    row["bitmap"] = _bitmap(record.slots, slots)
-    return row.tobytes()
+    row = _Row(
+        magic=MAGIC,
+        generation=record.generation,
+        step=record.version.step,
+        from_generation=record.version.generation,
+        step_slots=slots,
+        flags=flags | _DIGESTED * (record.digest is not None),
+        opened=record.opened,
+        heal=record.heal,
+        tokens=record.tokens,
+        loss_sum=record.loss_sum,
+        grad_sq=record.grad_sq,
+        compute_s=record.compute_s,
+        protocol_s=record.protocol_s,
+        digest=record.digest or 0,
+        bitmap=_bits(record.slots, slots).to_bytes(-(-slots // 8), "little"),
+    )
+    return _form(slots).pack(*row)
 
 
 def unpack(data: bytes, slots: int) -> Record:
     """The record in `data`. Raises ValueError if it is none: of another length, or not written at all."""
     if len(data) != record_bytes(slots):
         raise ValueError(f"a record of {slots} slots has {record_bytes(slots)} bytes, not {len(data)}")
-    row = np.frombuffer(data, _dtype(slots))[0]
-    if row["magic"] != MAGIC:
+    row = _Row._make(_form(slots).unpack(data))
+    if row.magic != MAGIC:
         raise ValueError("no record was written here")
-    flags = int(row["flags"])
+    summed = int.from_bytes(row.bitmap, "little")
     return Record(
-        generation=int(row["generation"]),
-        version=Version(int(row["step"]), int(row["from_generation"])),
-        slots=tuple(np.flatnonzero(np.unpackbits(row["bitmap"], bitorder="little")).tolist()),
-        opened=int(row["opened"]),
-        heal=int(row["heal"]),
-        stop=bool(flags & _STOP),
-        save=bool(flags & _SAVE),
-        nonfinite=bool(flags & _NONFINITE),
-        loss_sum=float(row["loss_sum"]),
-        tokens=int(row["tokens"]),
-        grad_sq=float(row["grad_sq"]),
-        compute_s=float(row["compute_s"]),
-        protocol_s=float(row["protocol_s"]),
-        digest=int(row["digest"]) if flags & _DIGESTED else None,
+        generation=row.generation,
+        version=Version(row.step, row.from_generation),
+        slots=tuple(slot for slot in range(summed.bit_length()) if summed >> slot & 1),
+        opened=row.opened,
+        heal=row.heal,
+        stop=bool(row.flags & _STOP),
+        save=bool(row.flags & _SAVE),
+        nonfinite=bool(row.flags & _NONFINITE),
+        loss_sum=row.loss_sum,
+        tokens=row.tokens,
+        grad_sq=row.grad_sq,
+        compute_s=row.compute_s,
+        protocol_s=row.protocol_s,
+        digest=row.digest if row.flags & _DIGESTED else None,
     )
 
 
@@ -150,48 +163,55 @@ def merge(
     """
     if any(len(data) != members * record_bytes(slots) for data in matrix):
         return Invalid(reason=f"a shard did not gather {members} records of {record_bytes(slots)} bytes")
-    shards = [np.frombuffer(data, _dtype(slots)) for data in matrix]
-    rows = np.stack(shards) if len(shards) > 1 else shards[0][np.newaxis]
     length, prefix = record_bytes(slots), _PREFIX.pack(MAGIC, generation, version.step, version.generation, slots)
     alike = all(data.startswith(prefix, at) for data in matrix for at in range(0, len(data), length))
-    wrong = None if alike else _not_of(rows, generation, version, slots)
+    shards = [_Row._make(zip(*_form(slots).iter_unpack(data), strict=True)) for data in matrix]
+    wrong = None if alike else _not_of(shards, generation, version, slots)
     if wrong is None:
-        wrong = _not_partitioned(
-            rows["bitmap"], _bitmap((), slots) if farewell else _all_but(frozenset(set_aside), slots)
-        )
+        wanted = 0 if farewell else (1 << slots) - 1 & ~_bits(set_aside, slots)
+        wrong = _not_partitioned([shard.bitmap for shard in shards], wanted)
     if wrong is not None:
         return Invalid(reason=wrong)
-    return _merged(rows, generation, version, 0 if farewell else slots, trusted or range(members))
+    set_aside = () if farewell else tuple(sorted(set_aside))
+    return _merged(shards, generation, version, 0 if farewell else slots, set_aside, trusted or range(members))
 
 
-def _merged(rows: Any, generation: int, version: Version, slots: int, trusted: Sequence[int]) -> Merged:
-    flags = int(np.bitwise_or.reduce(rows["flags"], axis=None))
-    tokens = int(rows["tokens"].sum())
-    grad_norm = _norm(rows["grad_sq"][:, 0].tolist(), tokens) if slots else 0.0
-    opened = rows["opened"]
-    newest = int(opened[0, 0])
-    heals = Counter(rows["heal"][rows["heal"] != 0].tolist())
-    digested = bool((rows["flags"] & _DIGESTED).all())
+def _merged(
+    shards: Sequence[_Row],
+    generation: int,
+    version: Version,
+    slots: int,
+    set_aside: tuple[int, ...],
+    trusted: Sequence[int],
+) -> Merged:
+    some = reduce(or_, chain.from_iterable(shard.flags for shard in shards))
+    digested = all(flags & _DIGESTED for shard in shards for flags in shard.flags)
+    tokens = sum(sum(shard.tokens) for shard in shards)
+    grad_norm = _norm((shard.grad_sq[0] for shard in shards), tokens) if slots else 0.0
+    newest = min(min(shard.opened) for shard in shards)
+    agreed = newest > generation and all(max(shard.opened) == newest for shard in shards)
+    heals = Counter(chain.from_iterable(filter(None, shard.heal) for shard in shards))
     return Merged(
         start=version,
         generation=generation,
         slots=slots,
-        switch=newest if newest > generation and bool((opened == newest).all()) else 0,
-        stop=bool(flags & _STOP),
-        save=bool(flags & _SAVE),
-        skip=bool(slots) and (bool(flags & _NONFINITE) or not math.isfinite(grad_norm)),
+        switch=newest if agreed else 0,
+        stop=bool(some & _STOP),
+        save=bool(some & _SAVE),
+        skip=bool(slots) and (bool(some & _NONFINITE) or not math.isfinite(grad_norm)),
         heals=tuple(HealCount(heal=heal, records=heals[heal]) for heal in sorted(heals)),
-        loss_sum=_total(rows["loss_sum"].ravel().tolist()),
+        loss_sum=_total(chain.from_iterable(shard.loss_sum for shard in shards)),
         tokens=tokens,
         grad_norm=grad_norm,
         digested=digested,
-        mismatched=_mismatched(rows["digest"], trusted) if digested else (),
-        compute_s=tuple(rows["compute_s"].max(axis=0).tolist()),
-        protocol_s=float(rows["protocol_s"].max()),
+        mismatched=_mismatched([shard.digest for shard in shards], trusted) if digested else (),
+        compute_s=tuple(map(max, zip(*(shard.compute_s for shard in shards), strict=True))),
+        protocol_s=max(max(shard.protocol_s) for shard in shards),
+        set_aside=set_aside,
     )
 
 
-def _not_of(rows: Any, generation: int, version: Version, slots: int) -> str | None:
+def _not_of(shards: Sequence[_Row], generation: int, version: Version, slots: int) -> str | None:
     """Names the first record that is missing or of another step, or another size of it, if there is one."""
     wanted = {
         "magic": MAGIC,
@@ -201,37 +221,36 @@ def _not_of(rows: Any, generation: int, version: Version, slots: int) -> str | N
         "step_slots": slots,
     }
     for name, value in wanted.items():
-        wrong = rows[name] != value
-        if wrong.any():
-            shard, place = (int(i) for i in np.argwhere(wrong)[0])
-            if name == "magic":
-                return f"the record of place {place}, shard {shard} is missing"
-            return f"the record of place {place}, shard {shard} has {name} {int(rows[name][shard, place])}, not {value}"
+        for shard, columns in enumerate(shards):
+            for place, said in enumerate(getattr(columns, name)):
+                if said != value and name == "magic":
+                    return f"the record of place {place}, shard {shard} is missing"
+                if said != value:
+                    return f"the record of place {place}, shard {shard} has {name} {said}, not {value}"
     return None
 
 
-def _not_partitioned(bitmaps: Any, wanted: npt.NDArray[np.uint8]) -> str | None:
-    """Says which slot is not summed exactly once, if there is one. `bitmaps` is uint8 of [shard, place, byte]."""
-    first = np.ascontiguousarray(bitmaps[0])
+def _not_partitioned(bitmaps: Sequence[tuple[bytes, ...]], wanted: int) -> str | None:
+    """Says which slot is not summed exactly once, if there is one. bitmaps: by shard and place; wanted: bits."""
     for shard in range(1, len(bitmaps)):
-        if not np.array_equal(bitmaps[shard], first):
+        if bitmaps[shard] != bitmaps[0]:
             return f"shards 0 and {shard} of a member did not sum the same slots"
-    union = np.bitwise_or.reduce(first, axis=0)
-    words = first.view(np.uint64) if first.shape[1] % 8 == 0 else first
-    summed = int(np.bitwise_count(words).sum())
-    if np.array_equal(union, wanted) and summed == int(np.bitwise_count(union).sum()):
+    summed = [int.from_bytes(bitmap, "little") for bitmap in bitmaps[0]]
+    if reduce(or_, summed) == wanted and sum(map(int.bit_count, summed)) == wanted.bit_count():
         return None
-    counts = np.unpackbits(first, axis=1, bitorder="little").sum(axis=0)
-    wrong = np.flatnonzero(counts != np.unpackbits(wanted, bitorder="little"))
-    return f"slot {int(wrong[0])} was summed {int(counts[wrong[0]])} times"
+    for slot in range(8 * len(bitmaps[0][0])):
+        count = sum(own >> slot & 1 for own in summed)
+        if count != wanted >> slot & 1:
+            return f"slot {slot} was summed {count} times"
+    raise AssertionError("bits and their sum contradict each other")
 
 
-def _mismatched(digests: Any, trusted: Sequence[int]) -> tuple[int, ...]:
+def _mismatched(digests: Sequence[tuple[int, ...]], trusted: Sequence[int]) -> tuple[int, ...]:
     """Places whose digests differ from the reference: the most frequent of the trusted, of the first one among equals.
 
-    `digests` is uint64 of [shard, place]; a member's digest is that of all its shards.
+    digests: by shard and place; a member's digest is that of all its shards
     """
-    by_place = [tuple(column) for column in digests.T.tolist()]
+    by_place = list(zip(*digests, strict=True))
     counts = Counter(by_place[place] for place in trusted)
     reference = max(counts, key=lambda digest: counts[digest])
     return tuple(place for place, digest in enumerate(by_place) if digest != reference)
@@ -247,7 +266,7 @@ def _norm(squares: Iterable[float], tokens: int) -> float:
     return math.sqrt(total) / tokens
 
 
-def _total(values: Sequence[float]) -> float:
+def _total(values: Iterable[float]) -> float:
     """The sum, correctly rounded, so that no order of addition shows; inf where there is none (NaN equals nothing)."""
     try:
         total = math.fsum(values)
@@ -256,23 +275,18 @@ def _total(values: Sequence[float]) -> float:
     return total if math.isfinite(total) else math.inf
 
 
-def _bitmap(own: Collection[int], slots: int) -> npt.NDArray[np.uint8]:
-    bits = np.zeros(-(-slots // 8) * 8, np.uint8)
-    if own:
-        index = np.fromiter(own, np.int64, len(own))
-        if index.min() < 0 or index.max() >= slots:
-            raise ValueError(f"slots are 0 to {slots - 1}, not {int(index.min())} to {int(index.max())}")
-        bits[index] = 1
-    return np.packbits(bits, bitorder="little")
+def _bits(own: Collection[int], slots: int) -> int:
+    """One bit per slot, slot 0 in the lowest. Raises ValueError if one of `own` does not exist."""
+    if own and (min(own) < 0 or max(own) >= slots):
+        raise ValueError(f"slots are 0 to {slots - 1}, not {min(own)} to {max(own)}")
+    bits = 0
+    for slot in own:
+        bits |= 1 << slot
+    return bits
 
 
 @cache
-def _all_but(set_aside: frozenset[int], slots: int) -> npt.NDArray[np.uint8]:
-    return _bitmap(set(range(slots)) - set_aside, slots)
-
-
-@cache
-def _dtype(slots: int) -> np.dtype[Any]:
+def _form(slots: int) -> struct.Struct:
     if slots < 1:
         raise ValueError("a step has at least one slot")
-    return np.dtype([*_HEAD, ("bitmap", "u1", (-(-slots // 8),))])
+    return struct.Struct(f"<IqqqqIqqqddddQ{-(-slots // 8)}s")

@@ -39,6 +39,7 @@ class Merged(Value, frozen=True):
     mismatched: places in the roster whose digest differs from the reference; digested: digests were compared
     compute_s: by place, the slowest shard's seconds of forward and backward
     protocol_s: the most that the protocol itself cost any rank in its step before
+    set_aside: slots of the step that nobody summed, since they had killed two groups; `slots` counts them too
     """
 
     start: Version
@@ -56,6 +57,7 @@ class Merged(Value, frozen=True):
     mismatched: tuple[int, ...] = ()
     compute_s: tuple[float, ...] = ()
     protocol_s: float = 0.0
+    set_aside: tuple[int, ...] = ()
 
     @property
     def end(self) -> Version:
@@ -72,6 +74,7 @@ class Work(Value, frozen=True):
     stop
     digest: put the digest of `version` into the roll call
     farewell: a step without slots that ends the run
+    set_aside: slots of the step that nobody sums
     """
 
     generation: int
@@ -84,6 +87,7 @@ class Work(Value, frozen=True):
     digest: bool = False
     farewell: bool = False
     last: bool = False
+    set_aside: tuple[int, ...] = ()
 
 
 # ---- rank to agent -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ class HealCount(_message.Message):
     def __init__(self, heal: _Optional[int] = ..., records: _Optional[int] = ...) -> None: ...
 
 class Merged(_message.Message):
-    __slots__ = ("start", "generation", "slots", "switch", "stop", "save", "skip", "heals", "loss_sum", "tokens", "grad_norm", "digested", "mismatched", "compute_s", "protocol_s")
+    __slots__ = ("start", "generation", "slots", "switch", "stop", "save", "skip", "heals", "loss_sum", "tokens", "grad_norm", "digested", "mismatched", "compute_s", "protocol_s", "set_aside")
     START_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Merged(_message.Message):
     MISMATCHED_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_S_FIELD_NUMBER: _ClassVar[int]
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
     start: _wire_pb2.Version
     generation: int
     slots: int
@@ -47,10 +48,11 @@ class Merged(_message.Message):
     mismatched: _containers.RepeatedScalarFieldContainer[int]
     compute_s: _containers.RepeatedScalarFieldContainer[float]
     protocol_s: float
-    def __init__(self, start: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[int] = ..., switch: _Optional[int] = ..., stop: _Optional[bool] = ..., save: _Optional[bool] = ..., skip: _Optional[bool] = ..., heals: _Optional[_Iterable[_Union[HealCount, _Mapping]]] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., digested: _Optional[bool] = ..., mismatched: _Optional[_Iterable[int]] = ..., compute_s: _Optional[_Iterable[float]] = ..., protocol_s: _Optional[float] = ...) -> None: ...
+    set_aside: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, start: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[int] = ..., switch: _Optional[int] = ..., stop: _Optional[bool] = ..., save: _Optional[bool] = ..., skip: _Optional[bool] = ..., heals: _Optional[_Iterable[_Union[HealCount, _Mapping]]] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., digested: _Optional[bool] = ..., mismatched: _Optional[_Iterable[int]] = ..., compute_s: _Optional[_Iterable[float]] = ..., protocol_s: _Optional[float] = ..., set_aside: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("generation", "place", "size", "version", "cursor", "slots", "digest", "farewell", "step_slots", "last")
+    __slots__ = ("generation", "place", "size", "version", "cursor", "slots", "digest", "farewell", "step_slots", "last", "set_aside")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,7 @@ class Work(_message.Message):
     FAREWELL_FIELD_NUMBER: _ClassVar[int]
     STEP_SLOTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
     generation: int
     place: int
     size: int
@@ -71,7 +74,8 @@ class Work(_message.Message):
     farewell: bool
     step_slots: int
     last: bool
-    def __init__(self, generation: _Optional[int] = ..., place: _Optional[int] = ..., size: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., digest: _Optional[bool] = ..., farewell: _Optional[bool] = ..., step_slots: _Optional[int] = ..., last: _Optional[bool] = ...) -> None: ...
+    set_aside: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, generation: _Optional[int] = ..., place: _Optional[int] = ..., size: _Optional[int] = ..., version: _Optional[_Union[_wire_pb2.Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., digest: _Optional[bool] = ..., farewell: _Optional[bool] = ..., step_slots: _Optional[int] = ..., last: _Optional[bool] = ..., set_aside: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("shard_rank", "pid", "setup", "rendezvous", "weights", "digest", "begun_s", "imported_s", "warm")

@@ -22,6 +22,7 @@ from lighthouse.core_values import (
     Started,
     StoreBase,
     StoreClaim,
+    StoreDeaths,
     StoreFinished,
     StoreIncarnation,
     StoreNumber,
@@ -49,7 +50,7 @@ from lighthouse.values import (
 T = TypeVar("T")
 FIRST = 1000
 SETUP = {"slots": "4", "steps": "100"}
-STORED = (StoreNumber, StoreClaim, StoreBase, StoreIncarnation, StoreSetup, StoreFinished)
+STORED = (StoreNumber, StoreClaim, StoreBase, StoreIncarnation, StoreSetup, StoreFinished, StoreDeaths)
 
 
 class Script:

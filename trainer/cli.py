@@ -12,14 +12,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
 from lighthouse.auth import TokenError, read_token
-from lighthouse.client import NotAllowed, Unreachable, cold_start_now, status_now
+from lighthouse.client import NotAllowed, Unreachable, cold_start_now, skip_slot_now, status_now
 from lighthouse.program import LighthouseOptions, run_lighthouse
 from replica.agent import AgentOptions, run_agent
 from trainer.commands import (
@@ -29,6 +29,7 @@ from trainer.commands import (
     GroupCommand,
     ReplayCommand,
     RunCommand,
+    SkipSlotCommand,
     StatusCommand,
     command_line,
 )
@@ -89,6 +90,8 @@ def run_command(chosen: Command, command: tuple[str, ...], environ: Mapping[str,
             return status(chosen, environ, console)
         case ColdStartCommand():
             return cold_start(chosen, environ, console)
+        case SkipSlotCommand():
+            return skip_slot(chosen, environ, console)
         case ReplayCommand():
             return replay(chosen, console)
 
@@ -231,15 +234,31 @@ def status(chosen: StatusCommand, environ: Mapping[str, str], console: Console) 
 
 def cold_start(chosen: ColdStartCommand, environ: Mapping[str, str], console: Console) -> int:
     """`bellrock cold-start`: 1 if nothing was done, or the lighthouse does not answer or refuses."""
+    done = "the run goes on from the newest weights that are here; `bellrock status` shows how"
+    return _ask(cold_start_now, done, chosen, environ, console)
+
+
+def skip_slot(chosen: SkipSlotCommand, environ: Mapping[str, str], console: Console) -> int:
+    """`bellrock skip-slot`: 1 if nothing was done, or the lighthouse does not answer or refuses."""
+    return _ask(skip_slot_now, "the step is committed without that slot", chosen, environ, console)
+
+
+def _ask(
+    call: Callable[..., str],
+    done: str,
+    chosen: ColdStartCommand | SkipSlotCommand,
+    environ: Mapping[str, str],
+    console: Console,
+) -> int:
     token = read_token(token_file(chosen.token_file, environ))
     try:
-        refused = cold_start_now(chosen.lighthouse, by=chosen.by, token=token, run_id=chosen.run_id)
+        refused = call(chosen.lighthouse, by=chosen.by, token=token, run_id=chosen.run_id)
     except (Unreachable, NotAllowed) as problem:
         refused = str(problem)
     if refused:
         console.print(f"error: {refused}", style="red", markup=False, soft_wrap=True)
         return 1
-    console.print("the run goes on from the newest weights that are here; `bellrock status` shows how")
+    console.print(done)
     return 0
 
 

@@ -57,6 +57,24 @@ class ColdStartCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SkipSlotCommand:
+    """Has a run that holds for a slot which was in hand at two deaths commit the step without it. The samples of that
+    slot are not trained on; ledgers and events name it. For someone who has looked at why the ranks died."""
+
+    lighthouse: str = DEFAULT_ADDRESS
+    """Address of the run's lighthouse, host:port."""
+    run_id: str = ""
+    """The run, if the lighthouse leads several."""
+    token_file: Path | None = None
+    """File with the run's token; by default as for `bellrock group`."""
+    by: str = "an operator"
+    """Who wants it: kept with the incident."""
+
+    def __post_init__(self) -> None:
+        check_address(self.lighthouse)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupCommand:
     """Runs one replica group: an agent and its ranks. Behind a bare `--`: the command of a rank, in place of the byte
     model's program."""
@@ -201,7 +219,8 @@ class ReplayCommand:
     """Print every event and what followed from it."""
 
 
-Command = LighthouseOptions | GroupCommand | RunCommand | DemoCommand | StatusCommand | ColdStartCommand | ReplayCommand
+_ForPeople = StatusCommand | ColdStartCommand | SkipSlotCommand | ReplayCommand
+Command = LighthouseOptions | GroupCommand | RunCommand | DemoCommand | _ForPeople
 
 
 def command_line(lighthouse: LighthouseOptions) -> Any:
@@ -215,6 +234,7 @@ def command_line(lighthouse: LighthouseOptions) -> Any:
         | Annotated[DemoCommand, sub("demo", prefix_name=False)]
         | Annotated[StatusCommand, sub("status", prefix_name=False)]
         | Annotated[ColdStartCommand, sub("cold-start", prefix_name=False)]
+        | Annotated[SkipSlotCommand, sub("skip-slot", prefix_name=False)]
         | Annotated[ReplayCommand, sub("replay", prefix_name=False)]
     )
 

@@ -49,6 +49,12 @@ def commits(ledgers: Ledgers) -> dict[tuple[int, int], dict[str, Sequence[int]]]
     return found
 
 
+def set_aside(ledgers: Ledgers) -> dict[tuple[int, int], Sequence[int]]:
+    """For each version that was committed without some of its slots: those, as its ledgers name them."""
+    lines = (line for some in ledgers.values() for line in some)
+    return {(line["step"], line["generation"]): line["set_aside"] for line in lines if "set_aside" in line}
+
+
 def _computed(lines: Sequence[Line], step: int, generation: int) -> list[int]:
     """Slots of a step that a group computed in the life in which it entered that generation."""
     life = next(x["life"] for x in lines if x["event"] == "enter" and x["generation"] == generation)
@@ -57,14 +63,19 @@ def _computed(lines: Sequence[Line], step: int, generation: int) -> list[int]:
 
 
 def not_exactly_once(ledgers: Ledgers, slots: int, steps: int) -> list[str]:
-    """What is wrong with the samples that the run's steps consumed: empty if each slot of each step was summed once."""
+    """What is wrong with the samples that the run's steps consumed: empty if each slot of each step was summed once.
+
+    Slots that the ledgers name as set aside are not missed.
+    """
     wrong = []
     by_step: dict[int, set[int]] = {}
+    aside = set_aside(ledgers)
     for (step, number), summed in sorted(commits(ledgers).items()):
         by_step.setdefault(step, set()).add(number)
         counts = Counter(slot for some in summed.values() for slot in some)
-        if counts != Counter(range(slots)):
-            missing = sorted(set(range(slots)) - set(counts))
+        wanted = set(range(slots)).difference(aside.get((step, number), ()))
+        if counts != Counter(wanted):
+            missing = sorted(wanted - set(counts))
             twice = sorted(slot for slot, count in counts.items() if count > 1)
             wrong.append(f"step {step}: slots {missing} missing, {twice} twice, of {slots}")
     for name, lines in ledgers.items():

@@ -17,7 +17,7 @@ TORCHFT = "torchft==0.2.0"
 
 
 def install() -> Path:
-    """The Python of the peers' environment, made if it is not there. Raises CalledProcessError if pip fails."""
+    """The Python of the peers' environment, made if it is not there. Raises RuntimeError if pip fails."""
     python = FOLDER / "bin" / "python"
     stamp = FOLDER / ".installed"
     wanted = f"{TORCHFT}\n{(ROOT / 'constraints.txt').read_text()}"
@@ -28,7 +28,11 @@ def install() -> Path:
     constraints = ["-c", str(ROOT / "constraints.txt")]
     quiet = ["--quiet", "--disable-pip-version-check"]
     packages = ["torch", "numpy", TORCHFT]
-    subprocess.run([python, "-m", "pip", "install", *quiet, *constraints, *packages], check=True)
+    # Isolated: what lies on PYTHONPATH is not to be looked at as if it were installed there.
+    command = [python, "-I", "-m", "pip", "install", *quiet, *constraints, *packages]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"cannot install {TORCHFT}: {done.stdout}{done.stderr}")
     stamp.write_text(wanted)
     return python
 

@@ -3,7 +3,8 @@
 python job.py --out FOLDER --steps 12 [--fsdp] [--die PHASE@STEP --die-group g1 --die-shard 0] [--delay-s 0.02]
 
 PHASE is where this rank ends itself with SIGKILL, once in the life of FOLDER: forward, backward, bucket, gradients,
-roll_call, voted, apply, applied, open, load, loading. The run ends after the step that follows the appearance of
+roll_call, voted, apply, applied, open, load, loading. Whoever computes slot --poison-slot of the run ends itself, every
+time; --leave-out is a slot whose samples are passed over. The run ends after the step that follows the appearance of
 FOLDER/enough; then each rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to
 FOLDER/steps.
 """
@@ -191,6 +192,10 @@ class Job:
                 if flags.raise_at == step.number and self.group == flags.die_group:
                     raise RuntimeError("the user's own mistake")
                 self.read(slot.number, samples)
+                if slot.number == flags.poison_slot:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if slot.number == flags.leave_out:
+                    inputs = inputs[:0]
                 if flags.uneven:
                     inputs = inputs[counted(samples)]
                 loss_sum = loss(model, inputs)
@@ -240,6 +245,8 @@ def main() -> None:
     parser.add_argument("--die", default="")
     parser.add_argument("--die-group", default="")
     parser.add_argument("--die-shard", type=int, default=0)
+    parser.add_argument("--poison-slot", type=int, default=-1)
+    parser.add_argument("--leave-out", type=int, default=-1)
     parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--heal", choices=["log", "pause"], default="log")
     parser.add_argument("--die-always", action="store_true")

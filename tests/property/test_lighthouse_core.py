@@ -6,6 +6,7 @@ and die at any time. What the lighthouse stores and tells is checked as it comes
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,10 @@ from lighthouse.core import decide, hold, record, status, wake_at
 from lighthouse.core_values import (
     CloseStream,
     EndRun,
+    Hold,
     Said,
     Send,
+    SkipSlotAsked,
     StoreBase,
     StoreClaim,
     StoreFinished,
@@ -81,12 +84,19 @@ class Lighthouse(RuleBasedStateMachine):
         self.left: set[int] = set()
         self.numbers = [0]
         self.bases = {0: ROOT}
+        self.hands: Counter[int] = Counter()
         self.over = False
 
-    @initialize(minimum=st.integers(1, 2), wanted=st.integers(2, 3), contributors=st.integers(0, 2))
-    def begin(self, minimum: int, wanted: int, contributors: int) -> None:
+    @initialize(
+        minimum=st.integers(1, 2), wanted=st.integers(2, 3), contributors=st.integers(0, 2), skips=st.booleans()
+    )
+    def begin(self, minimum: int, wanted: int, contributors: int, skips: bool) -> None:
         self.script = Script(
-            min_groups=minimum, groups_wanted=wanted, contributors_wanted=contributors, join_wait_s=1.0
+            min_groups=minimum,
+            groups_wanted=wanted,
+            contributors_wanted=contributors,
+            join_wait_s=1.0,
+            skip_poison=skips,
         )
         for name in ("g1", "g2", "g3")[:wanted]:
             self.new_life(name, True)
@@ -121,6 +131,7 @@ class Lighthouse(RuleBasedStateMachine):
     def base_is_stored(self, base: StoreBase) -> None:
         assert base.number > max(self.bases), "bases grow"
         assert base.number in self.claims
+        assert all(self.hands[base.cursor + slot] > 1 for slot in base.set_aside), "set aside after two deaths"
         if not base.reported:
             for number in self.at_work:
                 assert number in self.left, f"nobody of {number}, which may be at work, has abandoned it"
@@ -263,8 +274,17 @@ class Lighthouse(RuleBasedStateMachine):
         else:
             self.says(life, *messages[kind])
 
-    @rule(name=names, how=st.sampled_from(["died", "goodbye", "silent", "reconnects", "reconnects"]))
-    def goes(self, name: str, how: str) -> None:
+    @rule()
+    def a_person_has_slots_skipped(self) -> None:
+        self.checked(self.script.does(SkipSlotAsked()))
+        assert self.script.hold is not Hold.POISON
+
+    @rule(
+        name=names,
+        how=st.sampled_from(["died", "goodbye", "silent", "reconnects", "reconnects"]),
+        slot=st.sampled_from([-1, 0, 0, 1]),
+    )
+    def goes(self, name: str, how: str, slot: int) -> None:
         life = self.lives.get(name)
         if life is None or life.ended:
             return
@@ -272,7 +292,10 @@ class Lighthouse(RuleBasedStateMachine):
             self.leaves_for_good(life)
             self.lives.pop(name)
             self.dead.append(life)
-            self.says(life, Died(reason="x", shard_rank=0) if how == "died" else Goodbye(reason="x"))
+            slot = life.report.cursor + slot if slot >= 0 else -1
+            self.hands[slot] += how == "died"
+            died = Died(reason="x", shard_rank=0, slot=slot)
+            self.says(life, died if how == "died" else Goodbye(reason="x"))
             life.ended = True
         if life.conn in self.open and self.group_has(life):
             self.open.discard(life.conn)

@@ -17,9 +17,11 @@ from lighthouse.core_values import (
     Said,
     SaidHello,
     Send,
+    SkipSlotAsked,
     Started,
     StoreBase,
     StoreClaim,
+    StoreDeaths,
     StoreFinished,
     StoreIncarnation,
     StoreNumber,
@@ -35,7 +37,7 @@ from simulation.store import Store, Superseded
 if TYPE_CHECKING:
     from simulation.world import World
 
-_STORED = (StoreNumber, StoreClaim, StoreBase, StoreIncarnation, StoreSetup, StoreFinished)
+_STORED = (StoreNumber, StoreClaim, StoreBase, StoreIncarnation, StoreSetup, StoreFinished, StoreDeaths)
 
 
 class Turn(NamedTuple):
@@ -193,6 +195,10 @@ class Beacon:
     def cold_start(self) -> None:
         """An operator has the run go on from what is here."""
         self.event(ColdStartAsked(by="an operator"))
+
+    def skip_slot(self) -> None:
+        """An operator has the step committed without the slots that the run holds for."""
+        self.event(SkipSlotAsked(by="an operator"))
 
     # ---- faults ----------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Notes:
         self._world = world
         self.wrong: list[str] = []
         self.notes: deque[str] = deque(maxlen=4000)
+        self.deaths: dict[int, set[tuple[str, int, int]]] = {}
 
     def broken(self, what: str) -> None:
         """Notes a broken promise."""
@@ -45,6 +46,12 @@ class Notes:
     def note(self, text: str) -> None:
         """Notes something that happened now."""
         self.notes.append(f"{self._world.engine.now:9.4f} {text}")
+
+    def died(self, rank: Rank) -> None:
+        """Notes which slot of the run was in hand at a death, once for each life of a group."""
+        if rank.book.in_hand >= 0:
+            life = (rank.group.label, rank.group.born, rank.life)
+            self.deaths.setdefault(rank.book.cursor + rank.book.in_hand, set()).add(life)
 
     def raise_broken(self) -> None:
         """Raises Broken if anything is wrong."""
@@ -92,6 +99,14 @@ class Watch(Notes):
                 f"{rank.group.label} slot {slot} of {rank.book.version} at {self._world.engine.now:.3f}"
             )
 
+    def _set_aside(self, end: Version, slots: Sequence[int]) -> None:
+        """Promise 2 has one exception: a slot that was in hand at two deaths, if the policy or a person has it so."""
+        if slots and not (self._world.spec.skip_poison or self.told_kinds["skip_slot"]):
+            self.broken(f"{end} sets slots aside, and nobody was asked")
+        for slot in slots:
+            if len(self.deaths.get(slot, ())) < 2:
+                self.broken(f"{end} sets slot {slot} of the run aside after the deaths {self.deaths.get(slot)}")
+
     def gathered(self, rank: Rank, work: Work, records: Sequence[Record]) -> None:
         """Promise 1: all members of a step start it from one version; promise 2: together they sum each slot once."""
         where = f"generation {work.generation}, step {work.version.step}"
@@ -99,7 +114,7 @@ class Watch(Notes):
         if stands != {(work.generation, work.version)}:
             self.broken(f"members of {where} stand on {sorted(map(str, stands))}")
         slots = sorted(s for r in records for s in r.slots)
-        wanted = [] if work.farewell else list(range(work.step_slots))
+        wanted = [] if work.farewell else [s for s in range(work.step_slots) if s not in work.set_aside]
         if not work.farewell:
             self._sized(work)
             self._dealt(work, [len(r.slots) for r in records])
@@ -147,7 +162,8 @@ class Watch(Notes):
         if self.cursor_of.setdefault(start, cursor) != cursor:
             self.broken(f"{who} starts {end} at slot {cursor}, others at {self.cursor_of[start]}")
         self.cursor_of.setdefault(end, cursor + merged.slots)
-        wanted = tuple((before, cursor + i) for i in range(merged.slots))
+        self._set_aside(end, [cursor + i for i in merged.set_aside])
+        wanted = tuple((before, cursor + i) for i in range(merged.slots) if i not in merged.set_aside)
         if entry.sum != wanted:
             self.broken(f"{end} at {who} sums {entry.sum}, not each slot once: {wanted}")
         if start != ROOT and self.weights_of.get(start) != before:

@@ -70,14 +70,17 @@ class Faults:
             "move_name": self._move_name,
             "lost_store": self._lost_store,
             "cold_start": self._cold_start,
+            "poison": self._poison,
         }
-        often = [k for k in self._all if k not in ("lost_store", "move_name", "cold_start")]
+        often = [k for k in self._all if k not in ("lost_store", "move_name", "cold_start", "poison")]
         chosen = self._chance.sample(often, min(kinds, len(often)))
         for rare in ("lost_store", "move_name"):
             if self._chance.random() < 0.04:
                 chosen.append(rare)
         if self._chance.random() < 0.1:
             chosen.append("cold_start")
+        if world.spec.marks and world.engine.chance("poison").random() < 0.3:  # nobody knows of a slot without
+            chosen.append("poison")
         self.kinds = chosen
         self._over = False
         self._cuts: list[tuple[str, str]] = []
@@ -94,6 +97,7 @@ class Faults:
         for source, target in self._cuts:
             self._world.network.mend(source, target)
         self._cuts.clear()
+        self._world.poison.intersection_update(self._world.watch.deaths)  # no new ones
         for older in self._world.beacons[:-1]:  # their lock is somebody else's
             older.crash()
         for group in self._world.groups.values():
@@ -206,6 +210,12 @@ class Faults:
         """An operator is wrong: those that the run waits for may be alive."""
         for beacon in self._world.beacons:
             beacon.cold_start()
+
+    def _poison(self) -> None:
+        """Soon, whoever computes a certain slot dies; a few of them in the life of a world."""
+        if len(self._world.poison) < 3:
+            newest = max(self._world.watch.cursor_of.values())
+            self._world.poison.add(newest + self._world.engine.chance("poison").randint(0, 12))
 
     def _join(self) -> None:
         if self._joined < 3:

@@ -178,7 +178,7 @@ class Group:
             case EndRanks(life=life):
                 for rank in self.ranks:
                     if rank.life == life:
-                        self.world.engine.after(0.002, self.rank_dies, rank, -9, "")
+                        self.world.engine.after(0.002, self._rank_gone, rank, -9, "")
             case OpenSession(session=session):
                 self._session = session
                 self.world.engine.after(self.world.network.delay() * 2, self._connect, session, self.born)
@@ -265,7 +265,12 @@ class Group:
         self._in_order((False, id(rank)), lambda: self.event(event) if born == self.born else None)
 
     def rank_dies(self, rank: Rank, code: int, traceback: str) -> None:
-        """The process of a rank ends; the agent reaps it."""
+        """The process of a rank ends by itself; the agent reaps it."""
+        if rank.alive:
+            self.world.watch.died(rank)
+            self._rank_gone(rank, code, traceback)
+
+    def _rank_gone(self, rank: Rank, code: int, traceback: str) -> None:
         if not rank.alive:
             return
         rank.end()

@@ -18,6 +18,7 @@ _state = of("lighthouse/core_state.py")
 _history = of("lighthouse/history.py")
 _deal = of("lighthouse/deal.py")
 _cold = of("lighthouse/core_cold.py")
+_poison = of("lighthouse/core_poison.py")
 
 LIGHTHOUSE: tuple[Mutation, ...] = (
     # ---- who is lost, who forms, who ends
@@ -54,9 +55,9 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _change(
         "the base is stored before its claim",
         """        StoreClaim(number=gen.number, roster=roster, planned=False),
-        StoreBase(number=gen.number, version=gen.version, cursor=cursor),
+        StoreBase(number=gen.number, version=gen.version, cursor=cursor, set_aside=gen.set_aside),
 """,
-        """        StoreBase(number=gen.number, version=gen.version, cursor=cursor),
+        """        StoreBase(number=gen.number, version=gen.version, cursor=cursor, set_aside=gen.set_aside),
         StoreClaim(number=gen.number, roster=roster, planned=False),
 """,
     ),
@@ -334,4 +335,32 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _record(
         "the base of a cold start is read like any other", "state.history.begun(base", "state.history.extended(base"
     ),
+    # ---- poison
+    _poison("one death sets a slot aside", "\nDEATHS = 2\n", "\nDEATHS = 1\n"),
+    _poison(
+        "nobody is asked before a slot is skipped",
+        "agreed = found if state.config.skip_poison else",
+        "agreed = found if True else",
+    ),
+    _poison("what is in a sum is set aside", "    found -= set(answered)\n", ""),
+    _poison(
+        "the next generation deals again what was set aside",
+        "current is not None and current.version == version else",
+        "False else",
+    ),
+    _poison(
+        "another lighthouse counts anew",
+        "return emit(with_(state, deaths=deaths), StoreDeaths(deaths=deaths))",
+        "return with_(state, deaths=deaths)",
+    ),
+    _poison("deaths are kept for ever", "if death.step >= state.newest.step)", "if True)"),
+    _poison("deaths in steps that are over count", "slot < 0 or step < state.newest.step or", "slot < 0 or"),
+    _change("what was set aside is dealt", "kept, able, gen.set_aside)", "kept, able)"),
+    _change(
+        "members are not told what is set aside",
+        "            set_aside=gen.set_aside,\n        )\n        bases",
+        "        )\n        bases",
+    ),
+    _change("a set-aside slot is not stored", "cursor=cursor, set_aside=gen.set_aside),", "cursor=cursor),"),
+    _heal("nobody heals while a person is waited for", "Hold.PAUSE, Hold.POISON)", "Hold.PAUSE)"),
 )

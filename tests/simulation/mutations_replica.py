@@ -151,21 +151,15 @@ REPLICA: tuple[Mutation, ...] = (
     _roster(
         "another incarnation has the place", "return place if member.incarnation == incarnation else -1", "return place"
     ),
-    _rollcall("one member's switch is everybody's", "(opened == newest).all()", "(opened == newest).any()"),
-    _rollcall(
-        "an older generation is switched to", "switch=newest if newest > generation and", "switch=newest if newest and"
-    ),
+    _rollcall("one member's switch is everybody's", "min(min(shard.opened)", "max(max(shard.opened)"),
+    _rollcall("an older generation is switched to", "newest > generation and all", "newest > 0 and all"),
     _rollcall(
         "only the first shard's slots are looked at",
         "for shard in range(1, len(bitmaps)):",
         "for shard in range(1, 1):",
     ),
-    _rollcall("a slot may be missing", "    if np.array_equal(union, wanted) and summed", "    if summed"),
-    _rollcall(
-        "a slot may be summed twice",
-        "np.array_equal(union, wanted) and summed == int(np.bitwise_count(union).sum())",
-        "np.array_equal(union, wanted)",
-    ),
+    _rollcall("a slot may be missing", "    if reduce(or_, summed) == wanted and sum", "    if sum"),
+    _rollcall("a slot may be summed twice", " and sum(map(int.bit_count, summed)) == wanted.bit_count()", ""),
     _rollcall("a buffer that nobody wrote", '        "magic": MAGIC,\n        "gen', '        "gen'),
     _rollcall("the version need not be equal", '        "from_generation": version.generation,\n', ""),
     _work("sums of another batch are kept", "keeps = work.cursor == book.cursor and", "keeps ="),
@@ -191,4 +185,10 @@ REPLICA: tuple[Mutation, ...] = (
     _heal("a donor that levels does not stage", "+ merged.slots, stage=staged)", "+ merged.slots)"),
     _progress("progress is told at every chunk", "if seen is None or now < due_s(state):", "if seen is None:"),
     _session("nobody hears of a heal from its joiner", "heal=joining.heal if joining is not None else 0,", "heal=0,"),
+    # ---- poison
+    _step("the roll call counts what is set aside", "        set_aside=seat.work.set_aside,\n", ""),
+    _plan("a base's work has all slots", "() if farewell or base is None else base.set_aside", "()"),
+    _rollcall("entries do not tell what is set aside", "        set_aside=set_aside,\n    )\n", "    )\n"),
+    _life("a slot is blamed for what a person ended", "-1 if killed and event.code in _BY_A_PERSON else ", ""),
+    _life("a slot is blamed for Ctrl-C", '-1 if key.startswith("KeyboardInterrupt") else ', ""),
 )

@@ -167,6 +167,8 @@ class Rank:
         slot = self.book.pending[0]
         self.book = begun(self.book, slot)
         self._mark(MarkKind.SLOT_BEGUN, slot)
+        if self.book.cursor + slot in self.world.poison:
+            self.later(self.group.slot_s() / 2, self.group.rank_dies, self, -9, "")
         self.later(self.group.slot_s(), self._slot_done, slot)
 
     def _slot_done(self, slot: int) -> None:

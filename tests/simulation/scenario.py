@@ -8,9 +8,9 @@
         ...
 
 A line that is not indented is a sentence: `a run of ...` (once; fields of `Spec` after the colon; how it came to the
-step named is not told), `until CONDITION`
-(nothing else for up to 60 virtual seconds), `for N s`, or an act (scenario_commands.py has them all). The lines under
-it are what happened while it was carried out; they are compared, and every checker of the simulation is on.
+step named is not told), `until CONDITION` (nothing else for up to 60 virtual seconds), `for N s`, or an act
+(scenario_commands.py and scenario_poison.py have them). The lines under it are what happened while it was carried out;
+they are compared, and every checker of the simulation is on.
 
     python -m simulation.scenario                     compares all scenarios
     python -m simulation.scenario --rewrite NAME ...  writes what happened into the files, for a person to read
@@ -27,6 +27,7 @@ from pathlib import Path
 
 import msgspec
 
+import simulation.scenario_poison  # noqa: F401 declares what it has
 from simulation.checkers import Broken
 from simulation.scenario_commands import ACTS, CONDITIONS, NotSo, find
 from simulation.stage import Stage

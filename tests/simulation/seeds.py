@@ -16,6 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from lighthouse.batch import contributors_of
 from lighthouse.core_cold import HOLDS
 from lighthouse.core_values import Hold
@@ -48,7 +50,8 @@ def replay_command(seed: int) -> str:
 def new_world(seed: int) -> tuple[World, Faults, Random]:
     """The world of `seed` at its start, what will harm it, and the chance that fixes the rest."""
     chance = Random(f"{seed}/spec")
-    world = World(seed, draw_spec(chance))
+    spec = msgspec.structs.replace(draw_spec(chance), skip_poison=Random(f"{seed}/poison").random() < 0.5)
+    world = World(seed, spec)
     return world, Faults(world, kinds=chance.choice([2, 4, 6, 10])), chance
 
 
@@ -84,6 +87,7 @@ def recover(world: World) -> None:
                 world.watch.broken("; ".join(left))
                 world.watch.raise_broken()
             return
+        see_to_poison(world)
         if hopeless(world):
             if world.watch.told_kinds["asked"] or world.beacons[-1].state.hold not in HOLDS:
                 return
@@ -94,6 +98,12 @@ def recover(world: World) -> None:
         lacks = missing(world, calm_since)
         world.watch.broken(f"not recovered {RECOVER_S:g} s after the last fault: {'; '.join(lacks)}")
         world.watch.raise_broken()
+
+
+def see_to_poison(world: World) -> None:
+    """The run rightly holds for a slot at which two groups died: a person has it skipped."""
+    if world.beacons and world.beacons[-1].state.hold is Hold.POISON:
+        world.beacons[-1].skip_slot()
 
 
 def leftovers(world: World) -> list[str]:
@@ -171,7 +181,10 @@ def finish(world: World) -> None:
     for group in world.groups.values():
         for rank in group.ranks:
             rank.wants_stop = True
-    world.run(FINISH_S, lambda: world.watch.ended is not None)
+    deadline = world.engine.now + FINISH_S
+    while world.engine.now < deadline and world.watch.ended is None:
+        world.run(0.5, lambda: world.watch.ended is not None)
+        see_to_poison(world)
     if hopeless(world):
         return
     if world.watch.ended is None or not world.watch.ended.success:

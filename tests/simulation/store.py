@@ -9,6 +9,7 @@ from lighthouse.core_values import (
     ClaimRecord,
     StoreBase,
     StoreClaim,
+    StoreDeaths,
     StoreEffect,
     StoreFinished,
     StoreIncarnation,
@@ -46,7 +47,7 @@ class Store:
             raise Superseded(f"term {term} is over")
         self.record = written(self.record, effect)
         if isinstance(effect, StoreBase):
-            self.all_bases.append(BaseRecord(number=effect.number, version=effect.version, cursor=effect.cursor))
+            self.all_bases.append(_record(effect))
 
 
 def written(record: StoreRecord, effect: StoreEffect) -> StoreRecord:
@@ -72,12 +73,14 @@ def written(record: StoreRecord, effect: StoreEffect) -> StoreRecord:
         case StoreFinished(version=version):
             _refuse(record.finished not in (None, version), "the run is finished elsewhere")
             return replace(record, finished=version)
+        case StoreDeaths(deaths=deaths):
+            return replace(record, deaths=deaths)
     raise TypeError(f"not a store effect: {effect!r}")
 
 
 def _based(record: StoreRecord, effect: StoreBase) -> StoreRecord:
     number = effect.number
-    mine = BaseRecord(number=number, version=effect.version, cursor=effect.cursor)
+    mine = _record(effect)
     there = next((b for b in record.bases if b.number == number), None)
     if there is not None:
         _refuse(there != mine, f"generation {number} has another base")
@@ -87,6 +90,10 @@ def _based(record: StoreRecord, effect: StoreBase) -> StoreRecord:
     _refuse(all(c.number != number for c in record.claims), f"{number} was never claimed")
     claims = tuple(c for c in record.claims if c.number >= number)
     return msgspec.structs.replace(record, bases=(*record.bases, mine), claims=claims)
+
+
+def _record(effect: StoreBase) -> BaseRecord:
+    return BaseRecord(number=effect.number, version=effect.version, cursor=effect.cursor, set_aside=effect.set_aside)
 
 
 def _refuse(bad: bool, why: str) -> None:

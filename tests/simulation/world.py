@@ -28,6 +28,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     min_groups, groups_wanted, contributors_wanted, allowed_groups: how it is led
     slot_s: compute of one slot; start_s: start of a group's ranks; drift: clocks run faster or slower by this share
     lighthouse_back_s: a crashed lighthouse is back after so long; agent_back_s: so is an agent
+    skip_poison: a slot in hand at two deaths is done without; otherwise the run holds for it
     unkind: collectives may fail late, or in part, or never return; terms: the store has a leader's counter
     """
 
@@ -57,6 +58,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     lighthouse_back_s: float = 0.5
     agent_back_s: float = 0.7
     marks: bool = True
+    skip_poison: bool = False
     unkind: bool = True
     terms: bool = True
     delay_s: tuple[float, float] = (0.0002, 0.004)
@@ -77,6 +79,8 @@ class World:
         self.groups: dict[str, Group] = {}
         self.addresses: dict[str, Rank] = {}
         self.calm = False
+        self.poison: set[int] = set()
+        """Slots of the run: whoever computes one dies."""
         self._communicators: dict[tuple[int, int, str], Communicator] = {}
         self._births = 0
         self.start_lighthouse()
@@ -117,6 +121,7 @@ class World:
             lease_s=spec.lease_s,
             hold_patience_s=spec.hold_patience_s,
             cold_start_after_s=spec.cold_start_after_s,
+            skip_poison=spec.skip_poison,
             stall_patience_s=spec.stall_patience_s,
             connect_s=spec.connect_s,
         )

@@ -45,6 +45,30 @@ def test_a_survivor_keeps_its_sums_and_takes_slots_over() -> None:
     assert [line["slots"] for line in script.ledger if line["event"] == "commit"] == [[0, 1, 2, 3]]
 
 
+def test_a_step_is_committed_without_what_its_base_sets_aside() -> None:
+    """HOLES L2: the ledger names it, entries tell it, and the next step has all slots again."""
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6, roster=members("a"), slots=(0, 1, 3), set_aside=(2,))
+    assert script.goes().work.set_aside == (2,)
+    verdict = script.commits([(0, 1, 3)])
+    assert verdict.merged.set_aside == (2,) and verdict.merged.slots == 4
+    line = [line for line in script.ledger if line["event"] == "commit"][-1]
+    assert (line["slots"], line["set_aside"], line["step_slots"]) == ([0, 1, 3], [2], 4)
+    assert (verdict.next.cursor, verdict.next.slots, verdict.next.set_aside) == (4, (0, 1, 2, 3), ())
+    script.commits([(0, 1, 2, 3)])
+    assert script.version == Version(2, 6) and "set_aside" not in script.ledger[-1]
+
+
+def test_a_set_aside_slot_that_was_summed_all_the_same_is_no_commit() -> None:
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6, roster=members("a"), slots=(0, 1, 3), set_aside=(2,))
+    for shard_rank in range(2):
+        script.calls(shard_rank, [(0, 1, 2, 3)])
+    assert script.version == ROOT and "slot 2 was summed 1 times" in script.last_up(Failure).reason
+
+
 def one_behind() -> Script:
     """Told a base one step ahead: b committed (1, 5), this group did not."""
     script = in_step()

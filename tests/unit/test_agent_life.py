@@ -167,6 +167,22 @@ def test_the_slot_in_hand_is_told_in_the_runs_order() -> None:
     assert (died.slot, died.killed, died.reason) == (5, False, "rank 0: RuntimeError: boom at 127.0.0.1:5123")
 
 
+@pytest.mark.parametrize("way", ["SIGKILL", "exit", "SIGTERM", "SIGINT", "Ctrl-C", "eviction"])
+def test_a_slot_counts_only_against_ranks_that_died_by_themselves(way: str) -> None:
+    """HOLES L2. The kernel's memory keeper sends SIGKILL, as a person may: it counts."""
+    script = in_step()
+    script.rank(1, Mark(kind=MarkKind.SLOT_BEGUN, step=0, slot=1))
+    script.rank(0, Mark(kind=MarkKind.SLOT_BEGUN, step=0, slot=1))
+    match way:
+        case "Ctrl-C":
+            script.rank(0, Raised(traceback="Traceback\nKeyboardInterrupt"))
+        case "eviction":
+            script.told(Leave(reason="the others wait for it", success=False, restart=True))
+        case _:
+            script.exits(0, {"SIGKILL": -9, "exit": 1, "SIGTERM": -15, "SIGINT": -2}[way])
+    assert script.last_up(Died).slot == (1 if way in ("SIGKILL", "exit") else -1)
+
+
 def test_a_rank_that_raises_is_the_cause_though_another_exits_first() -> None:
     script = in_step()
     script.rank(1, Raised(traceback=BOOM))

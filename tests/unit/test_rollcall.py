@@ -146,7 +146,10 @@ def test_a_gather_of_another_length_voids_the_call() -> None:
     assert "did not gather 3 records" in Call().reason(members=3)
 
 
-@pytest.mark.parametrize("own,reason", [((3,), "slot 4 was summed 0"), ((2, 3, 4), "slot 2 was summed 2")])
+@pytest.mark.parametrize(
+    "own,reason",
+    [((3,), "slot 4 was summed 0"), ((2, 3, 4), "slot 2 was summed 2"), ((2, 4), "slot 2 was summed 2")],
+)
 def test_slots_must_be_summed_once(own: tuple[int, ...], reason: str) -> None:
     """HOLES S4: lost for ever, or counted twice: neither can commit."""
     call = Call()
@@ -165,7 +168,8 @@ def test_slots_set_aside_are_summed_by_nobody() -> None:
     call = Call()
     for shard in range(2):
         call.change(shard, 1, slots=(3,))
-    assert call.merged(set_aside={4}).slots == 5
+    merged = call.merged(set_aside={4})
+    assert (merged.slots, merged.set_aside) == (5, (4,))
     assert "slot 4 was summed 1" in Call().reason(set_aside={4})
 
 
