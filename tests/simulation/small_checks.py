@@ -67,6 +67,18 @@ def made_by(stored: StoreRecord, version: Version) -> Weights | None:
     return (*before, *(version.generation,) * (version.step - base.step))
 
 
+def in_history(stored: StoreRecord, version: Version) -> bool:
+    """Whether the walk back from the newest base comes past `version`."""
+    bases = {base.number: base.version for base in stored.bases}
+    number, top = max(bases, default=0), 1 << 62
+    while number in bases:
+        base = bases[number]
+        if version == base or (version.generation == number and base.step < version.step <= top):
+            return True
+        number, top = base.generation, base.step
+    return version == ROOT
+
+
 def stuck(
     views: list[HostView], waits: Waits, stored: StoreRecord, groups: int, min_groups: int, harmed: bool
 ) -> tuple[str, str]:
@@ -86,7 +98,8 @@ def stuck(
     if waits.hold == "TOO_FEW":
         return "holds: too few", "" if len(able) < min_groups else f"{len(able)} groups are here"
     if waits.hold == "COLD_START":
-        there = [f"{h.name} stands on {h.version}" for h in able if h.version is not None and h.version.step > 0]
+        standing = [(h.name, h.version) for h in able if h.version is not None and h.version.step > 0]
+        there = [f"{name} stands on {version}" for name, version in standing if in_history(stored, version)]
         fallen = any(h.born > 1 or not h.alive and h.code is None for h in views)
         return "holds: cold start", "; ".join(there) if fallen else "nothing was lost"
     if waits.hold == "FENCE":
