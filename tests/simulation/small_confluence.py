@@ -13,40 +13,32 @@ from collections.abc import Iterator
 
 from simulation.small_explore import Explorer
 from simulation.small_host import Spec
-from simulation.small_moves import Move
-from simulation.small_product import LEFT, Rows
-
-FAULTS = ("crash", "kill", "break", "slow")
+from simulation.small_moves import Move, Moves
+from simulation.small_product import Rows, Step
 
 
 class Confluence:
     """All states of a world, without reductions, and what its rules claim of them."""
 
-    def __init__(self, spec: Spec) -> None:
-        self.explorer = Explorer(spec, reduce=False)
+    def __init__(self, spec: Spec, rules: type[Moves] = Moves) -> None:
+        self.explorer = Explorer(spec, reduce=False, rules=rules, watch=self._note)
         self.next: dict[int, dict[int, int]] = {}
-        self.left: dict[int, int] = {}
         self.first: dict[int, dict[int, int]] = {}
         self.asked = 0
 
     def wrong(self) -> Counter[str]:
         """How often a claim of the rules does not hold, by what is claimed."""
-        product = self.explorer.product
-        expand = product.expand
-
-        def noted(rows: Rows) -> object:
-            step, ended = expand(rows)
-            keys, after = product.keys(rows).tolist(), product.keys(step.rows).tolist()
-            for key, row, first in zip(keys, rows.tolist(), product.may_go_first(rows), strict=True):
-                self.next[key], self.left[key], self.first[key] = {}, row[LEFT], dict(first)
-            for state, move, key in zip(step.state.tolist(), step.move.tolist(), after, strict=True):
-                self.next[keys[state]][move] = key
-            return step, ended
-
-        product.expand = noted  # type: ignore[method-assign, assignment]
         found = self.explorer.run(1 << 40, 1e9)
         assert found.complete, found.wrong
         return Counter(claim for state in self.next for claim in self._wrong_at(state))
+
+    def _note(self, rows: Rows, step: Step) -> None:
+        product = self.explorer.product
+        keys, after = product.keys(rows).tolist(), product.keys(step.rows).tolist()
+        for key, first in zip(keys, product.may_go_first(rows), strict=True):
+            self.next[key], self.first[key] = {}, dict(first)
+        for state, move, key in zip(step.state.tolist(), step.move.tolist(), after, strict=True):
+            self.next[keys[state]][move] = key
 
     def _wrong_at(self, state: int) -> Iterator[str]:
         moves = self.next[state]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,16 +62,27 @@ class Ways:
 
 
 class Explorer:
-    """Explores one world."""
+    """Explores one world.
 
-    def __init__(self, spec: Spec, reduce: bool = True) -> None:
+    reduce: what need not be tried in every order is not; rules: what says so; watch: is shown every state that is
+    expanded, with the moves made there
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        reduce: bool = True,
+        rules: type[Moves] = Moves,
+        watch: Callable[[Rows, Step], None] | None = None,
+    ) -> None:
         self.found = Found(spec)
         self.world = World(spec)
-        self.moves = Moves(self.world)
+        self.moves = rules(self.world)
         self.product = Product(self.moves, reduce)
         self._first = self.product.first()
         self._ways = Ways()
         self._seen = Seen()
+        self._watch = watch
 
     def run(self, most_states: int, seconds: float) -> Found:
         """Every state, unless there are more or it takes more processor seconds; up to the first broken promise."""
@@ -99,6 +110,8 @@ class Explorer:
         """The new states after these, the first of which has number `first`."""
         step, ended = self.product.expand(rows)
         self.found.moves += len(step.move)
+        if self._watch is not None:
+            self._watch(rows, step)
         for state in np.flatnonzero(ended).tolist():
             self._end(rows[state], first + state)
         bad = np.flatnonzero(step.wrong)
@@ -115,12 +128,10 @@ class Explorer:
 
     def _end(self, row: NDArray[np.int32], number: int) -> None:
         spec, world = self.world.spec, self.world
-        left = spec.faults + 16 * spec.restarts
         views = [world.view(world.sites.values[site].host) for site in row[SITES:]]
         leader = int(row[LEADER])
-        kind, bad = stuck(
-            views, world.waits(leader), world.store(leader), spec.groups, spec.min_groups, int(row[LEFT]) != left
-        )
+        harmed = bool(row[LEFT] != self._first[0, LEFT])
+        kind, bad = stuck(views, world.waits(leader), world.store(leader), spec.groups, spec.min_groups, harmed)
         self.found.ends[kind] += 1
         if bad and not self.found.wrong:
             self._wrong(f"{kind}, but {bad}", number)
@@ -162,6 +173,3 @@ def _carried(world: World, row: NDArray[np.int32], move: Move) -> str:
     stream = next((s for s in streams if s.conn == move[-1]), None)
     way = () if stream is None else stream.down if move[0] == "down" else stream.up
     return f"  {str(world.things.values[way[0]])[:220]}" if way else ""
-
-
-__all__ = ["Explorer", "Found", "Step", "explore", "replayed"]

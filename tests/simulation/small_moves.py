@@ -47,13 +47,15 @@ class Local(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """A move that takes something from a site to the lighthouse, for which it is `event`, or nothing if -1."""
+    """A move that takes something from a site to the lighthouse, for which it is `event`, or nothing if -1. message: it
+    is one that was said there, not the end of a stream that broke."""
 
     move: int
     order: int
-    whole: int
+    kind: int
     site: int
     event: int
+    message: int
 
 
 class Shared(NamedTuple):
@@ -142,10 +144,11 @@ class Moves:
                 continue
             order = _STREAM + 4 * stream.conn
             if stream.up and not world.is_overtaken(site, stream):
-                found.append(Heard(self.moves.of(("up", stream.conn)), order, 1, *world.heard_up(site, stream)))
+                site_after, event = world.heard_up(site, stream)
+                found.append(Heard(self.moves.of(("up", stream.conn)), order, ORDINARY, site_after, event, 1))
             if stream.flags & BROKEN:
-                nothing = stream._replace(up=(CLOSED,))
-                found.append(Heard(self.moves.of(("cut", stream.conn)), order + 1, 0, *world.heard_up(site, nothing)))
+                site_after, event = world.heard_up(site, stream._replace(up=(CLOSED,)))
+                found.append(Heard(self.moves.of(("cut", stream.conn)), order + 1, ORDINARY, site_after, event, 0))
         return found
 
     def site(self, site: int) -> SiteView:
@@ -154,8 +157,7 @@ class Moves:
         now: Site = world.sites.values[site]
         host = world.view(now.host)
         whole = tuple(s.conn for s in now.streams if not s.flags & BROKEN)
-        busy = host.busy or any(rank.opening for rank in host.ranks)
-        downs = [s for s in now.streams if s.down and not busy and self._may_hear(site, s)]
+        downs = [s for s in now.streams if s.down and self.may_hear(site, s)]
         overs = self.overs(site)
         hellos = {hello.incarnation for hello in world.hellos(site)}
         past = tuple(
@@ -186,13 +188,17 @@ class Moves:
         idle = [s for s in whole if s.up[0] == CLOSED or issubclass(self.world.kinds(s.up[:1])[0], IDLE)]
         return [self.moves.of(("up", stream.conn)) for stream in idle]
 
-    def _may_hear(self, site: int, stream: Stream) -> bool:
-        """Whether what is first on its way down may be heard before all else: it tells nobody who he is (others ask
-        for that), takes away nothing that a promise is about, and changes nothing that others load, fetch or open."""
+    def may_hear(self, site: int, stream: Stream) -> bool:
+        """Whether what is first on its way down may be heard before all else: by whom is in no collective, transfer or
+        opening; and it tells nobody who he is (others ask for that), takes away nothing that a promise is about, and
+        changes nothing that others load, fetch or open."""
+        sites, view = self.world.sites.values, self.world.view
+        before = view(sites[site].host)
+        if before.busy or any(rank.opening for rank in before.ranks):
+            return False
         if stream.flags & (AGENT_GONE | BROKEN) or self.world.kinds(stream.down[:1])[0] is WELCOME:
             return False
-        sites, view = self.world.sites.values, self.world.view
-        before, after = view(sites[site].host), view(sites[self.world.heard_down(site, stream).site].host)
+        after = view(sites[self.world.heard_down(site, stream).site].host)
         stays = before.generation == 0 or after.generation >= before.generation
         joins = all(old.numbers <= new.numbers for old, new in zip(before.ranks, after.ranks, strict=False))
         return stays and joins and _public(before) == _public(after)
@@ -278,6 +284,10 @@ class Moves:
         if "slow" in self.world.spec.kinds:
             found += [self._due(FAULT, key) for key in _deadlines(now, seen, False)]
         return found
+
+    def amid(self, move: int, crash: int) -> int:
+        """The move of a lighthouse that crashes after `crash` - 1 effects of what it hears by `move`."""
+        return self.moves.of(("amid", crash - 1, *self.moves.values[move]))
 
     def _due(self, kind: int, key: tuple[Any, ...]) -> Due:
         move = self.moves.of(("slow" if kind == FAULT else "time", *key))

@@ -48,7 +48,7 @@ class Product:
         self._delays = Delays(world.spec.delays, moves.moves)
         self._site = Table(7, lambda key: [moves.site(key)])
         self._local = Table(7, lambda key: [(*m[:3], *m.turn) for m in moves.local(key)])
-        self._heard = Table(5, moves.heard)
+        self._heard = Table(6, moves.heard)
         self._event = Table(4, self._of_event)
         self._order = Table(1, self._of_order)
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
@@ -58,6 +58,7 @@ class Product:
         self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)) or [-1])[:1]])
         self._due = Table(4, self._of_deadlines)
         self._turn = Table(groups + 4, self._of_turn)
+        self._amid = Table(1, lambda key: [(moves.amid(*unpacked(key, _SITE, 6)),)])
         self._restart = Table(1, lambda key: [(world.restarted(*unpacked(key, _LEADER, 4)),)])
         self._checked = Table(1, self._of_hosts)
         self._based = Table(1, self._of_base)
@@ -108,13 +109,14 @@ class Product:
     # ---- states ----------------------------------------------------------------------------------------------------
 
     def first(self) -> Rows:
-        """The first state; in a world that is formed, the one in which the first bases are on their way."""
+        """The first state; in a world that is formed, one in which the first bases are on their way."""
         spec = self.world.spec
         leader, sites = self.world.first()
         rows = np.array([[leader, 0, spec.faults + _RESTART * spec.restarts, 0, *sites]], np.int32)
         while spec.formed and not self.world.waits(int(rows[0, LEADER])).number:
             step, _ = self.expand(rows)
-            assert not step.wrong.any()
+            if step.wrong.any():  # it is found from here
+                return rows
             moves = [self.moves.moves.values[move] for move in step.move]
             usual = [(move[1], move[0] == "down", i) for i, move in enumerate(moves) if move[0] in ("up", "down")]
             rows = step.rows[[min(usual)[2]]]
@@ -164,7 +166,7 @@ class Product:
         reaches = [(self._site.columns[1][s], _SMALL) for s in sites]
         bits = 64 - _SMALL * self.groups
         due = self._found(rows, self._due, packed((self._waits.columns[0][waits], bits), *reaches), -1)
-        kinds = [*local, *(h._replace(kind=np.zeros_like(h.kind)) for h in heard), shared, due]
+        kinds = [*local, *heard, shared, due]
         kept, ended, may = self._kept(rows, sites, waits, kinds)
         kinds = [found.where(k) for found, k in zip(kinds, kept, strict=True)]
         kinds = self._delays.chosen(kinds) if self.world.spec.delays >= 0 else kinds
@@ -292,21 +294,18 @@ class Product:
         move = np.full(len(state), self.moves.moves.of(("restart",)))
         steps.append(self._forsaken(Step(state, move, rows[state], np.zeros(len(state), np.int64))))
         for found in (*heard, due):
-            event = self._heard.columns[4] if found.index >= 0 else self._due.columns[3]
-            whole = (found.kind == ORDINARY) if found.index < 0 else found.kind == 1
-            found = found.where(may[found.state] & whole & (event[found.row] >= 0))
+            here = found.index >= 0
+            event = self._heard.columns[4] if here else self._due.columns[3]
+            meant = self._heard.columns[5][found.row] == 1 if here else found.kind == ORDINARY
+            found = found.where(may[found.state] & meant & (event[found.row] >= 0))
             keys = (rows[found.state, LEADER], _LEADER), (event[found.row], _SITE), (np.zeros(len(found.state), int), 6)
             count = np.maximum(self._turn.columns[3][self._turn.row(packed(*keys))] - 1, 0)
             each = np.repeat(np.arange(len(count)), count)
             crash = np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count) + 2
-            found = found.where(each)._replace(kind=np.zeros(len(each), np.int64))
-            names = self.moves.moves.values
-            amid = {
-                (m, c): self.moves.moves.of(("amid", c - 1, *names[m]))
-                for m, c in set(zip(found.move.tolist(), crash.tolist(), strict=True))
-            }
-            move = np.array([amid[pair] for pair in zip(found.move.tolist(), crash.tolist(), strict=True)], np.int64)
-            steps.append(self._forsaken(self._told(rows, found._replace(move=move), crash)))
+            found = found.where(each)
+            at = self._amid.row(packed((found.move, _SITE), (crash, 6)))
+            found = found._replace(move=self._amid.columns[0][at])
+            steps.append(self._forsaken(self._told(rows, found, crash)))
         return steps
 
     def _forsaken(self, step: Step) -> Step:

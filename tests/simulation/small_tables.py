@@ -174,7 +174,7 @@ class Table:
 
 
 class Seen:
-    """A set of 64-bit numbers, between 8 and 16 bytes... each."""
+    """A set of 64-bit numbers, in 13 to 27 bytes each."""
 
     def __init__(self) -> None:
         self._slots: Keys = np.zeros(1 << 16, np.uint64)
