@@ -75,6 +75,8 @@ NORMAL = (
     Spec(name="three-restart", restarts=1, kinds=()),
     Spec(name="two-shards", groups=2, shards=2, steps=1, faults=1, kinds=("crash",), returns=False),
     Spec(name="two-forming", groups=2, steps=1, faults=1, kinds=("crash", "host"), formed=False, returns=False),
+    Spec(name="two-crash-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), returns=False),
+    Spec(name="two-break", groups=2, steps=1, faults=1, kinds=("break", "slow")),
     Spec(name="two-restart", groups=2, steps=1, restarts=1, kinds=()),
     Spec(name="three-calm", formed=False),
 )
