@@ -3,6 +3,7 @@
 python -m simulation.mutants                    all of them; the kill table
 python -m simulation.mutants --only fence       those with "fence" in their name or path
 python -m simulation.mutants --check            only whether each still applies
+python -m simulation.mutants --small            which of them small worlds alone find
 
 A mutant that survives means that a checker, a test or a seed is missing. One that changes nothing that matters is
 replaced by another.
@@ -38,6 +39,12 @@ COPIED = ("lighthouse", "replica", "trainer", "tests", "proto", "pyproject.toml"
 
 SEEDS = 300
 """So many seeds are tried before a mutant has survived; the first one that fails ends them."""
+
+UNIT_ONLY, SMALL_ONLY = -1, -2
+"""In place of a number of seeds: only the unit tests of the module; only small worlds."""
+
+_WORLDS = ("two-restart", "two-crash-restart", "two-shards", "two-forming", "two-break")
+"""Small worlds of two groups; they are explored within seconds."""
 
 LIMIT_S = 900.0
 """A mutant that makes a test hang is killed by that."""
@@ -82,7 +89,8 @@ class Tree:
                 shutil.copy2(source, folder / name)
 
     def judge(self, mutation: Mutation, seeds: int) -> Verdict:
-        """Applies the mutation, runs test after test until one fails, and takes it back."""
+        """Applies the mutation, runs test after test until one fails, and takes it back. seeds: how many at most; see
+        also `UNIT_ONLY` and `SMALL_ONLY`."""
         began = time.monotonic()
         path = self._folder / mutation.path
         original = path.read_text()
@@ -98,12 +106,22 @@ class Tree:
         return Verdict(mutation, killed_by, time.monotonic() - began)
 
     def _reds(self, mutation: Mutation, seeds: int) -> Iterator[str]:
+        if seeds == SMALL_ONLY:
+            yield from map(self._small, _WORLDS)
+            return
         yield self._pytest(self._found(next((p for start, p in _UNIT.items() if mutation.path.startswith(start)), ())))
-        if seeds < 0:
+        if seeds == UNIT_ONLY:
             return
         yield self._seeds(0, min(_SOON, seeds))
         yield self._pytest(self._found(_THEN))
         yield self._seeds(_SOON, seeds - _SOON)
+
+    def _small(self, world: str) -> str:
+        """What a small world says is wrong, empty if it says nothing."""
+        code, out = self._run("-m", "simulation.small", "--world", world)
+        if code == 0:
+            return ""
+        return next((line for line in out.splitlines() if line.startswith(f"{world}: ") and " states" not in line), out)
 
     def _found(self, patterns: Sequence[str]) -> list[str]:
         tests = self._folder / "tests"
@@ -214,6 +232,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--fast", action="store_true", help="only the unit tests of each module")
+    parser.add_argument("--small", action="store_true", help="only small worlds of two groups")
     options = parser.parse_args(argv)
     chosen = [m for m in MUTATIONS if options.only in m.name or options.only in m.path]
     if options.check:
@@ -221,7 +240,8 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(problems) or f"all {len(chosen)} mutants apply")
         return 1 if problems else 0
     began = time.monotonic()
-    verdicts = judge_all(chosen, -1 if options.fast else options.seeds, options.jobs)
+    seeds = UNIT_ONLY if options.fast else SMALL_ONLY if options.small else options.seeds
+    verdicts = judge_all(chosen, seeds, options.jobs)
     alive = [v for v in verdicts if not v.killed_by]
     print(f"{len(verdicts)} mutants, {len(verdicts) - len(alive)} killed, {time.monotonic() - began:.0f} s")
     for verdict in alive:

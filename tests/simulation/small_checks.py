@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import EntryName, Version
+from lighthouse.values import ROOT, EntryName, Version
 from simulation.small_lighthouse import Waits
-from simulation.small_values import Weights
-from simulation.small_view import HostView, Members
+from simulation.small_values import Members, Weights
+from simulation.small_view import HostView
 
 
 def broken_by_commit(stored: StoreRecord, name: EntryName) -> list[str]:
@@ -40,6 +40,9 @@ def broken_in(views: list[HostView], stored: StoreRecord) -> list[str]:
     starts: dict[int, Version] = {b.number: b.version for b in stored.bases}
     for host in views:
         for version, held in host.stands:
+            made = made_by(stored, version)
+            if made is not None and held != made:
+                wrong.append(f"{host.name} has weights {held} at {version}, and by the bases they are {made}")
             if weights.setdefault(version, held) != held:
                 wrong.append(f"{host.name} has weights {held} at {version}, others {weights[version]}")
             if len(held) != version.step or (held and held[-1] != version.generation):
@@ -51,6 +54,29 @@ def broken_in(views: list[HostView], stored: StoreRecord) -> list[str]:
             if starts.setdefault(number, host.start) != host.start:
                 wrong.append(f"{number} starts from {starts[number]}, for {host.name} from {host.start}")
     return wrong
+
+
+def made_by(stored: StoreRecord, version: Version) -> Weights | None:
+    """The weights that `version` has by the bases that are stored; None if one of them is not known yet."""
+    if version == ROOT:
+        return ()
+    base = next((b.version for b in stored.bases if b.number == version.generation), None)
+    before = made_by(stored, base) if base is not None and base.generation < version.generation else None
+    if base is None or before is None:
+        return None
+    return (*before, *(version.generation,) * (version.step - base.step))
+
+
+def in_history(stored: StoreRecord, version: Version) -> bool:
+    """Whether the walk back from the newest base comes past `version`."""
+    bases = {base.number: base.version for base in stored.bases}
+    number, top = max(bases, default=0), 1 << 62
+    while number in bases:
+        base = bases[number]
+        if version == base or (version.generation == number and base.step < version.step <= top):
+            return True
+        number, top = base.generation, base.step
+    return version == ROOT
 
 
 def stuck(
@@ -72,7 +98,8 @@ def stuck(
     if waits.hold == "TOO_FEW":
         return "holds: too few", "" if len(able) < min_groups else f"{len(able)} groups are here"
     if waits.hold == "COLD_START":
-        there = [f"{h.name} stands on {h.version}" for h in able if h.version is not None and h.version.step > 0]
+        standing = [(h.name, h.version) for h in able if h.version is not None and h.version.step > 0]
+        there = [f"{name} stands on {version}" for name, version in standing if in_history(stored, version)]
         fallen = any(h.born > 1 or not h.alive and h.code is None for h in views)
         return "holds: cold start", "; ".join(there) if fallen else "nothing was lost"
     if waits.hold == "FENCE":

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from array import array
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-from xxhash import xxh3_64_intdigest
+import numpy as np
+from numpy.typing import NDArray
 
 from simulation.small_checks import stuck
 from simulation.small_host import Spec
-from simulation.small_moves import Move, after, faults, moves
-from simulation.small_world import State, World
+from simulation.small_moves import Move, Moves
+from simulation.small_product import LEADER, LEFT, SITES, Product, Rows, Step
+from simulation.small_tables import Seen
+from simulation.small_world import World
 
-Delayed = tuple[Move, ...]
-"""What has been made to wait, with all that comes the same way later, for everything else; the latest goes last."""
+_AT_ONCE = 1 << 16
+"""So many states are expanded at once."""
 
 
 @dataclass
@@ -38,156 +39,137 @@ class Found:
     cpu_s: float = 0.0
 
 
-class Seen:
-    """A set of 64-bit numbers in about twelve bytes each."""
-
-    def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 << 16))
-        self._mask = (1 << 16) - 1
-        self.count = 0
-
-    def add(self, key: int) -> bool:
-        """Whether `key` is new."""
-        slots, mask, key = self._slots, self._mask, key or 1
-        at = key & mask
-        while slots[at]:
-            if slots[at] == key:
-                return False
-            at = (at + 1) & mask
-        slots[at] = key
-        self.count += 1
-        if self.count * 3 > mask * 2:
-            self._grow()
-        return True
-
-    def _grow(self) -> None:
-        old, mask = self._slots, self._mask * 2 + 1
-        slots = array("Q", bytes(8 * (mask + 1)))
-        for key in old:
-            if key:
-                at = key & mask
-                while slots[at]:
-                    at = (at + 1) & mask
-                slots[at] = key
-        self._slots, self._mask = slots, mask
-
-
 class Ways:
     """How each state was reached: by which move, from which state. Eight bytes a state."""
 
     def __init__(self) -> None:
-        self._before = array("i", [-1])
-        self._by = array("i", [-1])
-        self._numbers: dict[Move, int] = {}
-        self._moves: list[Move] = []
+        self._before = [np.array([-1], np.int32)]
+        self._by = [np.array([-1], np.int32)]
 
-    def add(self, before: int, move: Move) -> int:
-        """The number of a new state, reached from state `before` by `move`."""
-        number = self._numbers.get(move)
-        if number is None:
-            number = self._numbers[move] = len(self._moves)
-            self._moves.append(move)
-        self._before.append(before)
-        self._by.append(number)
-        return len(self._by) - 1
+    def add(self, before: NDArray[np.int64], by: NDArray[np.int64]) -> None:
+        """Notes new states, in their order: reached from which states, by which moves."""
+        self._before.append(before.astype(np.int32))
+        self._by.append(by.astype(np.int32))
 
-    def path(self, index: int) -> tuple[Move, ...]:
-        """The moves from the first state to state `index`."""
+    def path(self, state: int) -> list[int]:
+        """The moves from the first state to this one."""
+        before, by = np.concatenate(self._before), np.concatenate(self._by)
         path = []
-        while index > 0:
-            path.append(self._moves[self._by[index]])
-            index = self._before[index]
-        return tuple(reversed(path))
+        while state > 0:
+            path.append(int(by[state]))
+            state = int(before[state])
+        return path[::-1]
+
+
+class Explorer:
+    """Explores one world.
+
+    reduce: what need not be tried in every order is not; rules: what says so; watch: is shown every state that is
+    expanded, with the moves made there
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        reduce: bool = True,
+        rules: type[Moves] = Moves,
+        watch: Callable[[Rows, Step], None] | None = None,
+    ) -> None:
+        self.found = Found(spec)
+        self.world = World(spec)
+        self.moves = rules(self.world)
+        self.product = Product(self.moves, reduce)
+        self._first = self.product.first()
+        self._ways = Ways()
+        self._seen = Seen()
+        self._watch = watch
+
+    def run(self, most_states: int, seconds: float) -> Found:
+        """Every state, unless there are more or it takes more processor seconds; up to the first broken promise."""
+        found, began_s = self.found, time.process_time()
+        rows = self._first
+        self._seen.add(self.product.keys(rows))
+        number = 0
+        while len(rows) and not found.wrong:
+            new: list[Rows] = []
+            for start in range(0, len(rows), _AT_ONCE):
+                part = rows[start : start + _AT_ONCE]
+                new.append(self._expanded(part, number + start))
+                if found.wrong or self._seen.count >= most_states or time.process_time() > began_s + seconds:
+                    break
+            else:
+                number += len(rows)
+                rows = np.concatenate(new)
+                continue
+            break
+        found.complete = not len(rows) and not found.wrong
+        found.states, found.cpu_s = self._seen.count, time.process_time() - began_s
+        return found
+
+    def _expanded(self, rows: Rows, first: int) -> Rows:
+        """The new states after these, the first of which has number `first`."""
+        step, ended = self.product.expand(rows)
+        self.found.moves += len(step.move)
+        if self._watch is not None:
+            self._watch(rows, step)
+        for state in np.flatnonzero(ended).tolist():
+            self._end(rows[state], first + state)
+        bad = np.flatnonzero(step.wrong)
+        if bad.size and not self.found.wrong:
+            at = int(bad[0])
+            self._wrong(self.world.wrongs.values[step.wrong[at]][0], first + int(step.state[at]), int(step.move[at]))
+        new = self._seen.add(self.product.keys(step.rows))
+        self._ways.add(first + step.state[new], step.move[new])
+        return step.rows[new]
+
+    def _wrong(self, what: str, state: int, *then: int) -> None:
+        path = (*self._ways.path(state), *then)
+        self.found.wrong, self.found.path = what, tuple(self.moves.moves.values[move] for move in path)
+
+    def _end(self, row: NDArray[np.int32], number: int) -> None:
+        spec, world = self.world.spec, self.world
+        views = [world.view(world.sites.values[site].host) for site in row[SITES:]]
+        leader = int(row[LEADER])
+        harmed = bool(row[LEFT] != self._first[0, LEFT])
+        kind, bad = stuck(views, world.waits(leader), world.store(leader), spec.groups, spec.min_groups, harmed)
+        self.found.ends[kind] += 1
+        if bad and not self.found.wrong:
+            self._wrong(f"{kind}, but {bad}", number)
 
 
 def explore(spec: Spec, most_states: int = 1 << 40, seconds: float = 1e9) -> Found:
     """Every state of the world of `spec`, unless there are more or it takes more processor seconds; up to the first
     broken promise."""
-    world, found, ways, seen = World(spec), Found(spec), Ways(), Seen()
-    encode = msgspec.msgpack.Encoder().encode
-    began_s = time.process_time()
-    first = begun(world)
-    seen.add(xxh3_64_intdigest(encode(first)))
-    queue: deque[tuple[int, State, Delayed]] = deque([(0, first, ())])
-    while queue and not found.wrong and seen.count < most_states and time.process_time() < began_s + seconds:
-        index, state, delayed = queue.popleft()
-        ordinary = moves(world, state)
-        if not ordinary:
-            _ended(world, state, found)
-        if found.wrong:
-            found.path = ways.path(index)
-            break
-        for move, late in _choices(spec, ordinary, faults(world, state), delayed):
-            following = after(world, state, move)
-            wrong = world.checked(state, following)
-            found.moves += 1
-            if wrong:
-                found.wrong, found.path = wrong[0], (*ways.path(index), move)
-                break
-            if seen.add(xxh3_64_intdigest(encode((following, late) if late else following))):
-                queue.append((ways.add(index, move), following, late))
-    found.complete = not queue and not found.wrong
-    found.states, found.cpu_s = seen.count, time.process_time() - began_s
-    return found
-
-
-def _choices(spec: Spec, ordinary: list[Move], harm: list[Move], delayed: Delayed) -> list[tuple[Move, Delayed]]:
-    """What is tried next, and what is late after it: everything, or what comes first and what `delays` delays allow."""
-    if spec.delays < 0:
-        return [(move, delayed) for move in ordinary + harm]
-    places = {mover: place for place, mover in enumerate(delayed)}
-    ranked = sorted(ordinary, key=lambda move: places.get(move[:3], -1))
-    chosen, late = [(move, delayed) for move in harm], delayed
-    for move in ranked:
-        chosen.append((move, late))
-        if move[:3] in places or len(late) == spec.delays:
-            break
-        late = (*late, move[:3])
-    return chosen
-
-
-def begun(world: World) -> State:
-    """The first state; in a world that is formed, the one in which the first bases are on their way."""
-    state = world.first()
-    while world.spec.formed and not world.waits(state.lighthouse).number:
-        state = after(world, state, moves(world, state)[0])
-        assert not world.checked(state, state)
-    return state
-
-
-def _ended(world: World, state: State, found: Found) -> None:
-    spec = world.spec
-    harmed = state.faults < spec.faults or state.restarts < spec.restarts
-    views = [world.view(h) for h in state.hosts]
-    stored = world.stores.values[state.store]
-    kind, bad = stuck(views, world.waits(state.lighthouse), stored, spec.groups, spec.min_groups, harmed)
-    found.ends[kind] += 1
-    if bad:
-        found.wrong = f"{kind}, but {bad}"
+    return Explorer(spec).run(most_states, seconds)
 
 
 def replayed(spec: Spec, path: Sequence[Move]) -> list[str]:
     """The story of these moves, a line for each."""
-    world = World(spec)
-    state = begun(world)
-    lines = []
+    explorer = Explorer(spec)
+    product, world, names = explorer.product, explorer.world, explorer.moves.moves
+    rows, lines = product.first(), []
     for move in path:
-        line = " ".join(str(word) for word in move) + _carried(world, state, move)
-        before, state = state, after(world, state, tuple(move))
-        lines += [line, *(f"    BROKEN {wrong}" for wrong in world.checked(before, state))]
-    for host in (world.view(h) for h in state.hosts):
+        step, _ = product.expand(rows)
+        lines.append(" ".join(str(word) for word in move) + _carried(world, rows[0], move))
+        at = np.flatnonzero(step.move == names.of(tuple(move)))
+        if not at.size:
+            return [*lines, "    this cannot happen here"]
+        lines += [f"    BROKEN {wrong}" for wrong in world.wrongs.values[step.wrong[at[0]]]]
+        rows = step.rows[at[:1]]
+    for host in (world.view(world.sites.values[site].host) for site in rows[0, SITES:]):
         lines.append(
             f"{host.name}: generation {host.generation}, stands on {host.version}, waits for {host.hold or '-'}"
         )
-    waits = world.waits(state.lighthouse)
+    waits = world.waits(int(rows[0, LEADER]))
     lines.append(f"lighthouse: generation {waits.number}, hold {waits.hold or '-'}")
     return lines
 
 
-def _carried(world: World, state: State, move: Move) -> str:
+def _carried(world: World, row: NDArray[np.int32], move: Move) -> str:
     """What a stream's move brings."""
     if move[0] not in ("up", "down", "amid"):
         return ""
-    stream = next((s for s in state.streams if s.conn == move[-1]), None)
+    streams = (s for site in row[SITES:] for s in world.sites.values[site].streams)
+    stream = next((s for s in streams if s.conn == move[-1]), None)
     way = () if stream is None else stream.down if move[0] == "down" else stream.up
     return f"  {str(world.things.values[way[0]])[:220]}" if way else ""

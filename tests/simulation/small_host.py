@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from lighthouse.values import Died, EntryName, Failure, Fenced, HealFailed, Report, Value
+from lighthouse.values import Committed, Died, EntryName, Failure, Fenced, HealFailed, Report, Up, Value
 from replica.agent_core import decide, new_agent, record, wake_at
-from replica.agent_state import AgentState
+from replica.agent_state import AgentState, Moments
 from replica.agent_values import (
     AgentConfig,
     CloseSession,
@@ -111,7 +111,7 @@ class Machine:
             shard_rank, *more = args
             getattr(self.threads[shard_rank], kind)(*more)
         self._run()
-        self._put(ranks=tuple(thread.now for thread in self.threads))
+        self._put(ranks=tuple(_plain_rank(thread.now, self._least()) for thread in self.threads))
         self._check()
         return self.host
 
@@ -154,9 +154,7 @@ class Machine:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case ToLighthouse(message=message):
-                if isinstance(message, Report | Failure | Died | HealFailed):
-                    message = msgspec.structs.replace(message, reason="")
-                self.out("up", message)
+                self.out("up", bare(message))
             case ToRank(shard_rank=shard_rank, message=message):
                 if shard_rank < len(self.threads):
                     self.threads[shard_rank].hear(message)
@@ -222,6 +220,11 @@ class Machine:
         """A step was committed here."""
         self.out("commit", name)
 
+    def _least(self) -> int:
+        """No rank enters a generation below this one any more."""
+        agent = self.host.agent
+        return max(agent.floor, agent.seat.generation) if agent is not None else 0
+
     def _check(self) -> None:
         before, after = self.before.agent, self.host.agent
         if after is None:
@@ -242,15 +245,49 @@ class Machine:
             self.wrong("it commits though it is leaving")
 
 
+def bare(message: Up) -> Up:
+    """Without what only people are told: words that say why, losses, norms and seconds."""
+    if isinstance(message, Report | Failure | Died | HealFailed):
+        return msgspec.structs.replace(message, reason="")
+    if isinstance(message, Committed):
+        return msgspec.structs.replace(message, loss=0.0, tokens=0, grad_norm=0.0, step_s=0.0, protocol_s=0.0)
+    return message
+
+
 def _plain(state: AgentState) -> AgentState:
-    """Without words that say why: they differ where nothing else does."""
+    """Without what differs where nothing else does: words that say why; when a life was how far (so that nobody is told
+    how long it took: a word for people); and how many failures were alike, and after how many commits (no world has as
+    many as would end the agent)."""
     replace = msgspec.structs.replace
-    seat, joining = state.seat, state.joining
+    seat, joining, life = state.seat, state.joining, state.life
     if seat.failed:
         state = replace(state, seat=replace(seat, failed="failed"))
     if joining is not None and joining.reason:
         state = replace(state, joining=replace(joining, reason="failed"))
-    return replace(state, session=replace(state.session, reason="", tries=0))
+    life = replace(life, moments=Moments(told=True), last_key="", alike=0, commits=min(1, life.commits))
+    return replace(state, life=life, session=replace(state.session, reason="", tries=0))
 
 
-__all__ = ["Fenced", "Machine", "Out", "Spec"]
+def _plain_rank(rank: Rank, least: int) -> Rank:
+    """Without what it knows of generations that it enters no more: those before the one in work, or below `least`."""
+    replace = msgspec.structs.replace
+    book, work = rank.book, rank.book.work
+    if rank.gone or rank.inbox:
+        return rank
+    number = work.generation if work is not None else least
+    book = replace(
+        book,
+        over=max(book.over, number),
+        opened=book.opened if book.opened > number else 0,
+        ready=book.ready if book.ready > number else 0,
+    )
+    return replace(
+        rank,
+        book=book,
+        floor=max(rank.floor, number),
+        opened=tuple(n for n in rank.opened if n > number),
+        lost=tuple(n for n in rank.lost if n >= number),
+    )
+
+
+__all__ = ["Fenced", "Machine", "Out", "Spec", "bare"]

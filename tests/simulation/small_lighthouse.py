@@ -12,7 +12,7 @@ import msgspec
 
 from lighthouse.core import decide, hold, new_run, record, wake_at
 from lighthouse.core_change import _awaited
-from lighthouse.core_state import RunState, in_grace, with_
+from lighthouse.core_state import Group, RunState, in_grace, new_gen, with_
 from lighthouse.core_values import (
     CloseStream,
     EndRun,
@@ -29,7 +29,7 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import Abandon, Finished, Holding, Value
+from lighthouse.values import ROOT, Abandon, Finished, Holding, Progress, Report, Value, Version
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
@@ -79,13 +79,14 @@ def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
 def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, list[Any], list[str]]:
     """The state after the event that `key` names, its effects, and the promises that were broken."""
     wrong: list[str] = []
-    state, event = _event(state, key, numbers)
+    now, (state, event) = state, _event(state, key, numbers)
     after = record(state, event, NOW)
     if isinstance(event, Said):
         known = state.groups.get(event.name)
         if known is None or known.incarnation != event.incarnation:
             wrong += broken_by_the_past(state, after, event)
     after, effects = decide(after, NOW)
+    wrong += _overlooked(now, state, event, effects)
     again, more = decide(after, NOW)
     if more or again != after:
         wrong.append("the lighthouse: deciding twice changes something")
@@ -95,6 +96,21 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
     if after.last_number < state.last_number:
         wrong.append("numbers shrink")
     return _plain(after), _told(effects, numbers), wrong
+
+
+def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any, ...]) -> list[str]:
+    """Whether the lighthouse would do otherwise if it had looked at who is awaited `now`, just before `event`: then it
+    looks again only once so many have been heard that nobody may be. then: when the event happens."""
+    change = now.change
+    if change is None or change.looked is not None or then.change is None:
+        return []
+    awaited = (len(_awaited(now, change, NOW)) + 1) // 2
+    looked = (change.until_s <= NOW, in_grace(now, NOW), False, tuple(gen.number for gen in now.gens))
+    before = with_(then, change=msgspec.structs.replace(then.change, looked=looked, awaited=awaited, heard=0))
+    done = decide(record(before, event, NOW), NOW)[1]
+    if [e for e in done if not isinstance(e, Tell)] != [e for e in effects if not isinstance(e, Tell)]:
+        return ["the lighthouse does not look at who is awaited"]
+    return []
 
 
 def broken_by_the_past(before: RunState, after: RunState, said: Said) -> list[str]:
@@ -154,12 +170,46 @@ def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[Run
 
 
 def _plain(state: RunState) -> RunState:
-    """Without what differs where nothing else does: words that say why, and the next incarnation (kept by name)."""
+    """Without what differs where nothing else does: words that say why, what a joiner told of its progress (but that it
+    did), and the next incarnation (kept by name)."""
+    over = state.finished is not None or bool(state.ended)
+    for group in state.groups.values():
+        plain = _plain_group(state, group, over)
+        if plain != group:
+            state = with_(state, groups=state.groups.set(group.name, plain))
     change = state.change
-    if change is not None:  # it looks again once so many events were heard: more of them make no difference
-        heard = min(change.heard, change.awaited)
-        state = with_(state, change=msgspec.structs.replace(change, reason="", heard=heard))
-    return with_(state, next_incarnation=0, conns=state.conns)
+    if change is not None:
+        change = msgspec.structs.replace(change, reason="", heard=0)
+        if change.awaited:  # `turn` sees to it that when it looked last makes no difference
+            change = msgspec.structs.replace(change, looked=None, awaited=0)
+            state = with_(state, hold_text="reports")
+        state = with_(state, change=change)
+    if over:
+        gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
+        state = with_(state, trouble="", retry_s=0.0, gens=gens)
+    return with_(state, next_incarnation=0)
+
+
+def _plain_group(state: RunState, group: Group, over: bool) -> Group:
+    """A group without what was noted for people, or has had its effect when it came. over: where it stands matters to
+    nobody any more."""
+    report = group.report if not over else Report(abandoned=0, version=ROOT, cursor=0)
+    abandoned = report.abandoned if state.change is not None else 0
+    return msgspec.structs.replace(
+        group,
+        version=group.version if not over else ROOT,
+        report=msgspec.structs.replace(report, abandoned=abandoned, failed=False, starts=(), reason=""),
+        progress=group.progress and _plain_progress(group.progress),
+        opened=group.opened if state.plan is not None and state.plan.number == group.opened else 0,
+        retry_s=group.retry_s if group.retry_s > NOW else 0.0,
+        way="",
+    )
+
+
+def _plain_progress(progress: Progress) -> Progress:
+    """How far a joiner is, as far as anything depends on it: whether it has loaded."""
+    version = ROOT if progress.version.step >= 0 else Version(-1, 0)
+    return Progress(heal=0, bytes=1, total=1, seconds=1.0, rate=1.0, donors=(), version=version)
 
 
 def _told(effects: tuple[Any, ...], numbers: Numbers) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What may happen next in a state of a small world, and what state it leads to.
+"""What may happen next, part by part.
 
 Everything that is on its way may arrive, in any order over different streams; every collective may complete at a member
 once all have launched it, and fail at one once somebody has left; a deadline may pass at any moment at which what it
@@ -7,184 +7,315 @@ waits for is dead, or its stream broken. Of a healthy one it may pass too, but t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulation.small_lighthouse import Waits
+from simulation.small_tables import Names
 from simulation.small_values import NOW
 from simulation.small_view import HostView, is_lost, transfers
 from simulation.small_world import (
     AGENT_GONE,
     BROKEN,
+    CLOSED,
+    FINISHED,
+    IDLE,
     LIGHTHOUSE_GONE,
     SEALED,
-    State,
+    WELCOME,
+    Site,
     Stream,
+    Turn,
     World,
-    is_commit,
-    is_finished,
-    is_harmless,
 )
 
 Move = tuple[Any, ...]
 
+ORDINARY, LAST, FAULT = 0, 1, 2
+"""Kinds of moves. A last one is what only time can bring: it is made where nothing else can happen."""
 
-def moves(world: World, state: State) -> list[Move]:
-    """Everything that may happen next but faults; what only time can bring is offered where nothing else is left."""
-    views = [world.view(h) for h in state.hosts]
-    streams = _stream_moves(world, state)
-    operations, transferred, late = _host_moves(world, state, views)
-    no_faults = not (state.faults or state.restarts)
-    eager = _eager(state, views, operations, streams if no_faults and not (transferred or late) else [])
-    if eager is not None:
-        return [eager]
-    stale = _stale(world, state) or (_news(world, state, views) if no_faults else None)
-    if stale is not None:
-        return [stale]
-    if no_faults and (world.spec.faults or world.spec.restarts) and _is_calm(world, state, views):
-        return (streams + operations + transferred)[:1]
-    found = streams + operations + transferred + _deadlines(world, state, views, True)
-    return found or late + _last_deadlines(world, state)
+_STREAM, _OPERATION, _TRANSFER, _DEADLINE = 0, 10**7, 2 * 10**7, 3 * 10**7
+"""Where moves of a state stand in their order."""
 
 
-def faults(world: World, state: State) -> list[Move]:
-    """The faults that may happen now."""
-    kinds, found = world.spec.kinds, []
-    if state.faults:
-        views = [world.view(h) for h in state.hosts]
-        for index, host in enumerate(views):
-            if not host.alive:
+class Local(NamedTuple):
+    """A move at one site that concerns nobody else."""
+
+    move: int
+    order: int
+    kind: int
+    turn: Turn
+
+
+class Heard(NamedTuple):
+    """A move that takes something from a site to the lighthouse, for which it is `event`, or nothing if -1. message: it
+    is one that was said there, not the end of a stream that broke."""
+
+    move: int
+    order: int
+    kind: int
+    site: int
+    event: int
+    message: int
+
+
+class Shared(NamedTuple):
+    """A move at a site that others make possible."""
+
+    move: int
+    order: int
+    kind: int
+    index: int
+    event: int
+
+
+class Due(NamedTuple):
+    """A deadline of the lighthouse."""
+
+    move: int
+    order: int
+    kind: int
+    event: int
+
+
+class SiteView(NamedTuple):
+    """What the rules ask of a site. reach: number of what its deadlines see; past: of what `stale` does; down, over:
+    moves that may go first under the rules of that name, -1 for none; forsaken: the site after a lighthouse's crash;
+    mute: what is heard by `down` is not answered"""
+
+    host: int
+    reach: int
+    past: int
+    down: int
+    over: int
+    forsaken: int
+    mute: int
+
+
+class Moves:
+    """The moves of a world, by part; they and the hosts' events have numbers."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.moves = Names()
+        self.host_events = Names()
+        self.reaches = Names()
+        self.pasts = Names(())
+        self.waits = Names()
+
+    # ---- one site --------------------------------------------------------------------------------------------------
+
+    def local(self, site: int) -> list[Local]:
+        """What may happen at a site by itself, and the faults there."""
+        world, found = self.world, []
+        now: Site = world.sites.values[site]
+        for stream in now.streams:
+            if stream.flags & AGENT_GONE:
                 continue
-            if "crash" in kinds:
-                found += [("crash", index, s) for s, rank in enumerate(host.ranks) if not rank.rank.gone]
-            if "host" in kinds and host.ranks:
-                found.append(("kill", index))
-        whole = [s for s in state.streams if not s.flags & (BROKEN | AGENT_GONE | LIGHTHOUSE_GONE | SEALED)]
-        found += [("break", s.conn) for s in whole if "break" in kinds]
-        if "slow" in kinds:
-            found += [("slow", *move[1:]) for move in _deadlines(world, state, views, False)]
-    if state.restarts:
-        found.append(("restart",))
-        for stream in state.streams:
-            if stream.up and not stream.flags & LIGHTHOUSE_GONE and not world.is_overtaken(state, stream):
-                without, key = world.deliver_up(state, stream)
-                count = world.effects_of(without, key, stream.owner) if key else 0
-                found += [("amid", k, "up", stream.conn) for k in range(1, count)]
-        for move in _deadlines(world, state, [world.view(h) for h in state.hosts], True):
-            count = world.effects_of(state, move[1:], 0)
-            found += [("amid", k, *move) for k in range(1, count)]
-    return found
-
-
-def after(world: World, state: State, move: Move) -> State:
-    """The state that `move` leads to."""
-    match move:
-        case ("up" | "cut" | "down" | "drop" | "break", conn):
-            return _stream_move(world, state, move[0], next(s for s in state.streams if s.conn == conn))
-        case ("host", index, *event):
-            return world.host_event(state, index, _with_value(world, state, index, event))
-        case ("time", *key):
-            return world.lighthouse_event(state, tuple(key), 0)
-        case ("crash", index, shard_rank):
-            return world.host_event(state._replace(faults=state.faults - 1), index, ("crash", shard_rank))
-        case ("kill", index):
-            return world.host_event(state._replace(faults=state.faults - 1), index, ("host",))
-        case ("slow", *key):
-            return world.lighthouse_event(state._replace(faults=state.faults - 1), tuple(key), 0)
-        case ("restart",):
-            return world.restarted(state)
-        case ("amid", count, "up", conn):
-            stream = next(s for s in state.streams if s.conn == conn)
-            state, known = world.deliver_up(state, stream)
-            assert known is not None
-            return world.lighthouse_event(state, known, stream.owner, count)
-        case ("amid", count, "time", *key):
-            return world.lighthouse_event(state, tuple(key), 0, count)
-    raise ValueError(f"not a move: {move}")
-
-
-def _stream_move(world: World, state: State, kind: str, stream: Stream) -> State:
-    if kind == "down":
-        return world.deliver_down(state, stream)
-    if kind == "drop":
-        return world.drop(state, stream)
-    if kind == "break":
-        broken = stream._replace(flags=stream.flags | BROKEN)
-        streams = tuple(broken if s.conn == stream.conn else s for s in state.streams)
-        return state._replace(streams=streams, faults=state.faults - 1)
-    if kind == "cut":
-        state, key = world.deliver_up(state, stream._replace(up=(0,)))
-    else:
-        state, key = world.deliver_up(state, stream)
-    return world.lighthouse_event(state, key, stream.owner) if key is not None else state
-
-
-# ---- streams and hosts ---------------------------------------------------------------------------------------------
-
-
-def _stream_moves(world: World, state: State) -> list[Move]:
-    found: list[Move] = []
-    for stream in state.streams:
-        broken = stream.flags & BROKEN
-        if not stream.flags & LIGHTHOUSE_GONE:
-            if stream.up and not world.is_overtaken(state, stream):
-                found.append(("up", stream.conn))
-            if broken:
-                found.append(("cut", stream.conn))
-        if not stream.flags & AGENT_GONE:
             if stream.down:
-                found.append(("down", stream.conn))
-            if broken:
-                found.append(("drop", stream.conn))
+                found.append(self._at(stream.conn, "down", 2, world.heard_down(site, stream)))
+            if stream.flags & BROKEN:
+                found.append(self._at(stream.conn, "drop", 3, world.dropped(site, stream)))
+        return found + self._faults(site, now)
+
+    def _at(self, conn: int, kind: str, place: int, turn: Turn) -> Local:
+        return Local(self.moves.of((kind, conn)), _STREAM + 4 * conn + place, ORDINARY, turn)
+
+    def _faults(self, site: int, now: Site) -> list[Local]:
+        world, kinds = self.world, self.world.spec.kinds
+        host = world.view(now.host)
+        index = world.hosts.values[now.host].index
+        found: list[tuple[Move, Turn]] = []
+        if host.alive and "crash" in kinds:
+            for shard, rank in enumerate(host.ranks):
+                if not rank.rank.gone:
+                    found.append((("crash", index, shard), world.host_event(site, ("crash", shard))))
+        if host.alive and "host" in kinds and host.ranks:
+            found.append((("kill", index), world.host_event(site, ("host",))))
+        whole = [s for s in now.streams if not s.flags & (BROKEN | AGENT_GONE | LIGHTHOUSE_GONE | SEALED)]
+        if "break" in kinds:
+            found += [(("break", s.conn), Turn(world.broken(site, s), 0, 0, 0)) for s in whole]
+        return [Local(self.moves.of(move), 0, FAULT, turn) for move, turn in found]
+
+    def heard(self, site: int) -> list[Heard]:
+        """What the lighthouse may hear from a site next."""
+        world, found = self.world, []
+        for stream in world.sites.values[site].streams:
+            if stream.flags & LIGHTHOUSE_GONE:
+                continue
+            order = _STREAM + 4 * stream.conn
+            if stream.up and not world.is_overtaken(site, stream):
+                site_after, event = world.heard_up(site, stream)
+                found.append(Heard(self.moves.of(("up", stream.conn)), order, ORDINARY, site_after, event, 1))
+            if stream.flags & BROKEN:
+                site_after, event = world.heard_up(site, stream._replace(up=(CLOSED,)))
+                found.append(Heard(self.moves.of(("cut", stream.conn)), order + 1, ORDINARY, site_after, event, 0))
+        return found
+
+    def site(self, site: int) -> SiteView:
+        """What the rules ask of a site."""
+        world = self.world
+        now: Site = world.sites.values[site]
+        host = world.view(now.host)
+        whole = tuple(s.conn for s in now.streams if not s.flags & BROKEN)
+        downs = [s for s in now.streams if s.down and self.may_hear(site, s)]
+        overs = self.overs(site)
+        hellos = {hello.incarnation for hello in world.hellos(site)}
+        past = tuple(
+            (
+                s.conn,
+                s.incarnation,
+                s.up[0] == CLOSED,
+                world.kinds(s.up[:1])[0] is FINISHED,
+                s.incarnation not in hellos | {host.incarnation},
+            )
+            for s in now.streams
+            if s.up and s.incarnation and not s.flags & LIGHTHOUSE_GONE
+        )
+        return SiteView(
+            host=now.host,
+            reach=self.reaches.of((host.name, whole, not (host.alive and host.ranks))),
+            past=self.pasts.of((host.name, past) if past else ()),
+            down=self.moves.of(("down", downs[0].conn)) if downs else -1,
+            over=overs[0] if overs else -1,
+            forsaken=world.forsaken(site),
+            mute=bool(downs) and self._is_mute(site, downs[0]),
+        )
+
+    def overs(self, site: int) -> list[int]:
+        """Moves that tell a lighthouse whose run is finished what does not matter to it any more."""
+        streams = self.world.sites.values[site].streams
+        whole = [s for s in streams if s.up and not s.flags & (LIGHTHOUSE_GONE | BROKEN)]
+        idle = [s for s in whole if s.up[0] == CLOSED or issubclass(self.world.kinds(s.up[:1])[0], IDLE)]
+        return [self.moves.of(("up", stream.conn)) for stream in idle]
+
+    def may_hear(self, site: int, stream: Stream) -> bool:
+        """Whether what is first on its way down may be heard before all else: by whom is in no collective, transfer or
+        opening; and it tells nobody who he is (others ask for that), takes away nothing that a promise is about, and
+        changes nothing that others load, fetch or open."""
+        sites, view = self.world.sites.values, self.world.view
+        before = view(sites[site].host)
+        if before.busy or any(rank.opening for rank in before.ranks):
+            return False
+        if stream.flags & (AGENT_GONE | BROKEN) or self.world.kinds(stream.down[:1])[0] is WELCOME:
+            return False
+        after = view(sites[self.world.heard_down(site, stream).site].host)
+        stays = before.generation == 0 or after.generation >= before.generation
+        joins = all(old.numbers <= new.numbers for old, new in zip(before.ranks, after.ranks, strict=False))
+        return stays and joins and _public(before) == _public(after)
+
+    def _is_mute(self, site: int, stream: Stream) -> bool:
+        """Whether what is first on its way down is not answered."""
+        before, after = (self.world.sites.values[s] for s in (site, self.world.heard_down(site, stream).site))
+        return [(s.conn, s.up, s.flags) for s in before.streams] == [(s.conn, s.up, s.flags) for s in after.streams]
+
+    def stale(self, waits: int, past: int) -> list[int]:
+        """Moves that take the end of a stream that the lighthouse has replaced, or a word of an incarnation that it
+        has replaced, or forgotten so that it will not come back: they are no news."""
+        if not past:
+            return []
+        name, heads = self.pasts.values[past]
+        groups = {group: (incarnation, conn) for group, incarnation, conn in self.waits.values[waits].groups}
+        new, at = groups.get(name, (0, 0))
+        return [
+            self.moves.of(("up", conn))
+            for conn, incarnation, closed, finished, gone in heads
+            if (closed and at != conn) or (not finished and (incarnation < new or (gone and not new)))
+        ]
+
+    # ---- collectives and transfers ---------------------------------------------------------------------------------
+
+    def shared(self, operations: int, hosts: list[int]) -> list[Shared]:
+        """What collectives, and what transfers can come to."""
+        views = [self.world.view(host) for host in hosts]
+        launched = {key: places for key, _, places in self.world.operations.values[operations]}
+        found: list[Shared] = []
+        for index, host in enumerate(views):
+            for shard, rank in enumerate(host.ranks):
+                if rank.waiting is not None:
+                    found += self._collective(views, index, shard, launched.get((*rank.waiting, shard), ()))
+                for number in rank.opening:
+                    members = host.members[number]
+                    if all(_opens(views, m, shard, number) for m in members):
+                        found.append(self._shared(index, ("plan_opened", shard, number)))
+                    if any(is_lost(views, m, number) for m in members):
+                        found.append(self._shared(index, ("plan_lost", shard, number)))
+        for index, host in enumerate(views):
+            for shard, rank in enumerate(host.ranks):
+                found += [self._transfer(index, shard, *what) for what in transfers(views, rank.rank, shard)]
+        return [s._replace(order=s.order + place) for place, s in enumerate(found)]
+
+    def _collective(self, views: list[HostView], index: int, shard: int, places: Any) -> list[Shared]:
+        host, things = views[index], self.world.things
+        rank = host.ranks[shard]
+        assert rank.waiting is not None
+        found = []
+        if places and rank.entered and all(said != -1 for _, said in places):
+            found.append(self._shared(index, ("gathered", shard), (tuple(said for _, said in places),)))
+        elif places and not rank.entered and all(launched != -1 for launched, _ in places):
+            total = sorted(c for launched, _ in places for c in things.values[launched])
+            found.append(self._shared(index, ("reduced", shard), (things.of(tuple(total)),)))
+        if any(is_lost(views, m, rank.waiting[0]) for m in host.members.get(rank.waiting[0], ())):
+            found.append(self._shared(index, ("collective_lost", shard)))
+        return found
+
+    def _shared(self, index: int, event: tuple[Any, ...], value: tuple[Any, ...] = ()) -> Shared:
+        move = self.moves.of(("host", index, *event))
+        return Shared(move, _OPERATION, ORDINARY, index, self.host_events.of((*event, *value)))
+
+    def _transfer(self, index: int, shard: int, kind: str, value: Any) -> Shared:
+        move = self.moves.of(("host", index, kind, shard))
+        event: tuple[Any, ...] = (kind, shard)
+        if kind in ("loaded", "lost", "late", "fetched"):
+            event = ("fetched" if kind == "fetched" else "loaded", shard)
+            event = (*event, -1 if value is None else self.world.things.of(value))
+        return Shared(move, _TRANSFER, LAST if kind == "late" else ORDINARY, index, self.host_events.of(event))
+
+    # ---- deadlines of the lighthouse -------------------------------------------------------------------------------
+
+    def due(self, waits: int, reaches: list[int]) -> list[Due]:
+        """Deadlines that may pass: of those that are dead or out of reach; late ones; and, a fault, of the healthy."""
+        now: Waits = self.waits.values[waits]
+        if now.finished or now.ended:
+            return []
+        seen = {name: (whole, out) for name, whole, out in (self.reaches.values[reach] for reach in reaches)}
+        found = [self._due(ORDINARY, key) for key in _deadlines(now, seen, True)]
+        late = "plan" if now.plan else "reports" if now.reports else "grace" if now.grace else ""
+        found += [self._due(LAST, (late,))] if late else []
+        if "slow" in self.world.spec.kinds:
+            found += [self._due(FAULT, key) for key in _deadlines(now, seen, False)]
+        return found
+
+    def amid(self, move: int, crash: int) -> int:
+        """The move of a lighthouse that crashes after `crash` - 1 effects of what it hears by `move`."""
+        return self.moves.of(("amid", crash - 1, *self.moves.values[move]))
+
+    def _due(self, kind: int, key: tuple[Any, ...]) -> Due:
+        move = self.moves.of(("slow" if kind == FAULT else "time", *key))
+        return Due(move, _DEADLINE, kind, self.world.events.of(key))
+
+
+def _deadlines(now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: bool) -> list[tuple[Any, ...]]:
+    """Deadlines that may pass: of those that are dead or out of reach, or of the healthy."""
+    found: list[tuple[Any, ...]] = []
+    deaf = {name: conn not in seen[name][0] for name, _, conn in now.groups}
+    if not now.grace:
+        found += [("lease", name) for name, _, _ in now.groups if deaf[name] is dead]
+    if now.reports and all(deaf.get(name, seen[name][1]) for name in now.reports) is dead:
+        found.append(("reports",))
+    if now.grace and any(seen[name][1] for name in now.missing) is dead:
+        found.append(("grace",))
+    if dead:
+        found += [(kind,) for kind in ("check", "again", "retry") if getattr(now, kind)]
+        if now.plan and any(seen[name][1] for name in now.plan):
+            found.append(("plan",))
     return found
 
 
-def _host_moves(world: World, state: State, views: list[HostView]) -> tuple[list[Move], list[Move], list[Move]]:
-    """What collectives, and what transfers can come to; and transfers that only a deadline ends."""
-    operations = dict(state.operations)
-    found: list[Move] = []
-    transferred: list[Move] = []
-    late: list[Move] = []
-    for index, host in enumerate(views):
-        for shard, rank in enumerate(host.ranks):
-            if rank.waiting is not None:
-                number, step = rank.waiting
-                places = operations[number, step, shard]
-                if rank.entered:
-                    if all(said != -1 for _, said in places):
-                        found.append(("host", index, "gathered", shard))
-                elif all(launched != -1 for launched, _ in places):
-                    found.append(("host", index, "reduced", shard))
-                if any(is_lost(views, m, number) for m in host.members.get(number, ())):
-                    found.append(("host", index, "collective_lost", shard))
-            for number in rank.opening:
-                members = host.members[number]
-                if all(_opens(views, m, shard, number) for m in members):
-                    found.append(("host", index, "plan_opened", shard, number))
-                if any(is_lost(views, m, number) for m in members):
-                    found.append(("host", index, "plan_lost", shard, number))
-            for event, _ in transfers(views, rank.rank, shard):
-                (late if event == "late" else transferred).append(("host", index, event, shard))
-    return found, transferred, late
-
-
-def _with_value(world: World, state: State, index: int, event: list[Any]) -> tuple[Any, ...]:
-    """The event of a host with the number of what it brings there."""
-    kind, shard, *rest = event
-    views = [world.view(h) for h in state.hosts]
-    rank = views[index].ranks[shard]
-    if kind in ("reduced", "gathered"):
-        assert rank.waiting is not None
-        places = dict(state.operations)[(*rank.waiting, shard)]
-        if kind == "gathered":
-            return kind, shard, tuple(said for _, said in places)
-        total = sorted(c for launched, _ in places for c in world.things.values[launched])
-        return kind, shard, world.things.of(tuple(total))
-    if kind == "late":
-        return "loaded", shard, -1
-    if kind in ("loaded", "lost", "fetched"):
-        value = next(value for event, value in transfers(views, rank.rank, shard) if event == kind)
-        return ("fetched" if kind == "fetched" else "loaded"), shard, -1 if value is None else world.things.of(value)
-    return kind, shard, *rest
+def _public(host: HostView) -> tuple[Any, ...]:
+    """What promises are about, and what others load, fetch or open."""
+    ranks = [rank.rank for rank in host.ranks]
+    given = [(r.address, r.gone, r.staged, r.log, r.book.usable, r.book.version) for r in ranks]
+    return host.alive, host.stands, host.version, given
 
 
 def _opens(views: list[HostView], member: tuple[str, int], shard: int, number: int) -> bool:
@@ -194,104 +325,4 @@ def _opens(views: list[HostView], member: tuple[str, int], shard: int, number: i
     return number in host.ranks[shard].numbers
 
 
-def _eager(state: State, views: list[HostView], operations: list[Move], streams: list[Move]) -> Move | None:
-    """A move that may go first without hiding anything, or None; see the first paragraph of `small`."""
-    together = {h.generation for h in views}
-    if len(together) == 1 and all(h.live and not h.joining for h in views):
-        for move in operations:
-            if move[2] == "reduced":
-                return move
-    for kind, conn in streams:
-        stream = next(s for s in state.streams if s.conn == conn)
-        if kind == "down" and not stream.flags & BROKEN and not views[stream.owner].busy:
-            return kind, conn
-    return None
-
-
-def _stale(world: World, state: State) -> Move | None:
-    """The end of a stream that the lighthouse has replaced, or a word of an incarnation that it has: it is no news."""
-    groups = {name: (incarnation, conn) for name, incarnation, conn in world.waits(state.lighthouse).groups}
-    for stream in state.streams:
-        if not stream.up or stream.flags & LIGHTHOUSE_GONE or not stream.incarnation:
-            continue
-        incarnation, conn = groups.get(world.view(state.hosts[stream.owner]).name, (0, 0))
-        ended = stream.up[0] == 0 and conn != stream.conn
-        past = stream.incarnation < incarnation and not is_finished(world, stream.up[0])
-        if ended or past:
-            return "up", stream.conn
-    return None
-
-
-def _news(world: World, state: State, views: list[HostView]) -> Move | None:
-    """A commit to tell of, while nothing is on its way, or will be, that makes the lighthouse ask how far it is."""
-    waits = world.waits(state.lighthouse)
-    lost = any(is_lost(views, m, h.generation) for h in views for m in h.members.get(h.generation, ()))
-    if waits.changing or waits.troubled or lost or any(s.flags for s in state.streams):
-        return None
-    if not all(is_harmless(world, message) for s in state.streams for message in s.up):
-        return None
-    heads = ((s.conn, s.up[0]) for s in state.streams if s.up)
-    return next((("up", conn) for conn, message in heads if is_commit(world, message)), None)
-
-
-def _is_calm(world: World, state: State, views: list[HostView]) -> bool:
-    """Whether all are at work in the generation that the lighthouse leads, and no harm is left to be done."""
-    waits = world.waits(state.lighthouse)
-    if waits.finished:
-        return True
-    if not waits.settled or waits.ended or len(state.streams) != len(views):
-        return False
-    at_work = all(h.live and not h.joining and h.welcomed and h.generation == waits.number for h in views)
-    return at_work and not any(s.flags for s in state.streams)
-
-
-# ---- deadlines of the lighthouse -----------------------------------------------------------------------------------
-
-
-def _deadlines(world: World, state: State, views: list[HostView], dead: bool) -> list[Move]:
-    """Deadlines that may pass: of those that are dead or out of reach, or of the healthy."""
-    waits = world.waits(state.lighthouse)
-    if waits.finished or waits.ended:
-        return []
-    found: list[Move] = []
-    deaf = {name: _is_deaf(state, conn) for name, _, conn in waits.groups}
-    if not waits.grace:
-        found += [("time", "lease", name) for name, _, _ in waits.groups if deaf[name] is dead]
-    if waits.reports and all(deaf.get(name, _is_out(views, name)) for name in waits.reports) is dead:
-        found.append(("time", "reports"))
-    if waits.grace and _may_judge(waits, views) is dead:
-        found.append(("time", "grace"))
-    if dead:
-        found += [("time", kind) for kind in ("check", "again", "retry") if getattr(waits, kind)]
-        if waits.plan and any(_is_out(views, name) for name in waits.plan):
-            found.append(("time", "plan"))
-    return found
-
-
-def _last_deadlines(world: World, state: State) -> list[Move]:
-    waits = world.waits(state.lighthouse)
-    if waits.finished or waits.ended:
-        return []
-    if waits.plan:
-        return [("time", "plan")]
-    if waits.reports:
-        return [("time", "reports")]
-    return [("time", "grace")] if waits.grace else []
-
-
-def _is_deaf(state: State, conn: int) -> bool:
-    """Whether the lighthouse cannot hear the group on the stream that it has of it."""
-    stream = next((s for s in state.streams if s.conn == conn), None)
-    return stream is None or bool(stream.flags & BROKEN)
-
-
-def _is_out(views: list[HostView], name: str) -> bool:
-    return not any(h.name == name and h.alive and h.ranks for h in views)
-
-
-def _may_judge(waits: Waits, views: list[HostView]) -> bool:
-    """Whether somebody whom the first lease of a lighthouse waits for will never come."""
-    return any(_is_out(views, name) for name in waits.missing)
-
-
-__all__ = ["NOW", "Move", "after", "faults", "moves"]
+__all__ = ["FAULT", "LAST", "NOW", "ORDINARY", "Move", "Moves"]

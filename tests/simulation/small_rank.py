@@ -35,7 +35,7 @@ from replica.values import (
     UpToDate,
 )
 from replica.work import OutOfOrder, begun, done, heard, loaded, opened, record
-from simulation.small_values import Comm, Entry, Rank, Snapshot, Sum
+from simulation.small_values import Comm, Entry, Members, Rank, Snapshot, Sum
 
 if TYPE_CHECKING:
     from simulation.small_host import Machine
@@ -135,10 +135,13 @@ class Thread:
         if work.farewell:
             self._roll_call()
 
-    def _operation(self) -> tuple[int, int, int, int, int]:
-        work = self.now.book.work
-        assert work is not None
-        return work.generation, work.version.step, self.shard_rank, work.place, work.size
+    def _operation(self) -> tuple[int, int, int, int, Members]:
+        work, agent = self.now.book.work, self.machine.host.agent
+        assert work is not None and agent is not None
+        members = tuple((m.name, m.incarnation) for m in agent.seat.roster)
+        if len(members) != work.size:
+            self.machine.wrong(f"generation {work.generation} has {work.size} members, its roster {len(members)}")
+        return work.generation, work.version.step, self.shard_rank, work.place, members
 
     def _roll_call(self) -> None:
         while self.now.inbox and isinstance(self.now.inbox[0], _NO_VERDICT):

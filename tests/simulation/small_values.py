@@ -20,6 +20,9 @@ Weights = tuple[int, ...]
 Sum = tuple[tuple[Weights, int], ...]
 """A multiset of contributions, sorted: (weights on which it was computed, slot counted in the run's order)."""
 
+Members = tuple[tuple[str, int], ...]
+"""Names and incarnations of those who are in a generation, by place."""
+
 NOW = 1000.0
 """Time stands still. A deadline that passes is moved to before now."""
 

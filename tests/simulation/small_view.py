@@ -8,9 +8,7 @@ from lighthouse.values import Version
 from replica.agent_core import hold as agent_hold
 from replica.agent_state import live
 from replica.agent_values import AgentHold
-from simulation.small_values import Entry, Host, Rank, Snapshot, Weights
-
-Members = tuple[tuple[str, int], ...]
+from simulation.small_values import Entry, Host, Members, Rank, Snapshot, Weights
 
 
 class RankView(NamedTuple):

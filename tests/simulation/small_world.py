@@ -1,21 +1,23 @@
-"""A small world: which events can happen in a state of it, and what state each leads to.
+"""The parts of a small world, and what one event makes of each.
 
-A state is a tuple of small numbers: of the lighthouse, its store and the hosts (each a whole value with a number), of
-the messages in each stream, and of what was launched in each collective operation. What one event makes of one part is
-computed by the real cores once and remembered, since the same part meets the same event in very many states.
+The parts: the lighthouse with its store; each site, that is a host with its streams; and what was launched in each
+collective operation. Every value of a part has a number, and a state is a row of such numbers. What one event makes of
+one part is computed by the real cores, once, since the same part meets the same event in very many states.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import CaughtUp, Committed, Finished, Hello, Opened, Welcome
-from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
+from lighthouse.values import Beat, Committed, Failure, Finished, HealFailed, Hello, Opened, Progress, Report, Welcome
 from simulation.small_host import Machine, Spec
 from simulation.small_lighthouse import Waits, first_state, turn, waits
+from simulation.small_operations import launched, settled
+from simulation.small_tables import Names
 from simulation.small_values import Host, Numbers
 from simulation.small_view import HostView, view
 from simulation.store import Superseded, written
@@ -31,32 +33,32 @@ class Stream(NamedTuple):
     """incarnation: the one welcomed on it, 0 for none yet; up, down: numbers of messages in order."""
 
     conn: int
-    owner: int
     incarnation: int
     up: tuple[int, ...]
     down: tuple[int, ...]
     flags: int
 
 
-Operation = tuple[tuple[int, int, int], tuple[tuple[int, int], ...]]
-"""((generation, step, shard), by place (number of what was launched, number of the record)), -1 for nothing."""
+class Site(NamedTuple):
+    """A host by number, its streams by age, and the incarnation that its next life gets."""
 
-
-class State(NamedTuple):
-    """following: by host, the incarnation that its next life gets; faults, restarts: how many may still happen."""
-
-    lighthouse: int
-    store: int
-    hosts: tuple[int, ...]
+    host: int
     streams: tuple[Stream, ...]
-    operations: tuple[Operation, ...]
-    following: tuple[int, ...]
-    faults: int
-    restarts: int
+    following: int
+
+
+class Turn(NamedTuple):
+    """What an event makes of a site. launched: numbers of what it puts into operations; commits: of the entries that it
+    commits; wrong: of the promises it breaks. 0 stands for nothing."""
+
+    site: int
+    launched: int
+    commits: int
+    wrong: int
 
 
 class World:
-    """All that is known of one spec's world. `wrong` collects the promises that the last step broke."""
+    """All that is known of one spec's world."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -64,12 +66,19 @@ class World:
         self.hosts = Numbers()
         self.lighthouses = Numbers()
         self.stores = Numbers()
-        self.wrong: list[str] = []
+        self.leaders = Names()  # (lighthouse, store)
+        self.sites = Names()
+        self.operations = Names(())
+        self.events = Names()
+        self.launches = Names(())
+        self.commits = Names(())
+        self.orders = Names(())  # what the lighthouse does to one site
+        self.wrongs = Names(())
         self._views: dict[int, HostView] = {}
         self._waits: dict[int, Waits] = {}
         self._host_turns: dict[Any, Any] = {}
         self._turns: dict[Any, Any] = {}
-        self._writes: dict[tuple[int, int], int] = {}
+        self._writes: dict[tuple[int, int], tuple[int, str]] = {}
         assert self.things.of("closed") == CLOSED
 
     def view(self, host: int) -> HostView:
@@ -79,59 +88,51 @@ class World:
             found = self._views[host] = view(self.hosts.values[host])
         return found
 
-    def waits(self, lighthouse: int) -> Waits:
+    def waits(self, leader: int) -> Waits:
         """What the deadlines of the lighthouse with this number wait for."""
+        lighthouse = self.leaders.values[leader][0]
         found = self._waits.get(lighthouse)
         if found is None:
             found = self._waits[lighthouse] = waits(self.lighthouses.values[lighthouse])
         return found
 
-    def first(self) -> State:
-        """All hosts have just started, and their hellos are on their way."""
+    def store(self, leader: int) -> StoreRecord:
+        """What the store of the lighthouse with this number knows."""
+        return self.stores.values[self.leaders.values[leader][1]]  # type: ignore[no-any-return]
+
+    def first(self) -> tuple[int, list[int]]:
+        """The lighthouse, and the sites: all hosts have just started, and their hellos are on their way."""
         spec = self.spec
         store = self.stores.of(StoreRecord())
-        lighthouse = self.lighthouses.of(first_state(spec, StoreRecord(), 0))
+        leader = self.leaders.of((self.lighthouses.of(first_state(spec, StoreRecord(), 0)), store))
         hosts = [Host(name=f"g{i + 1}", index=i, returns=spec.returns) for i in range(spec.groups)]
-        state = State(
-            lighthouse,
-            store,
-            tuple(self.hosts.of(h) for h in hosts),
-            (),
-            (),
-            (1,) * spec.groups,
-            spec.faults,
-            spec.restarts,
-        )
-        for index in range(spec.groups):
-            state = self.host_event(state, index, ("start",))
-        return state
+        sites = [self.sites.of(Site(self.hosts.of(host), (), 1)) for host in hosts]
+        return leader, [self.host_event(site, ("start",)).site for site in sites]
 
-    # ---- one host --------------------------------------------------------------------------------------------------
+    # ---- one site --------------------------------------------------------------------------------------------------
 
-    def host_event(self, state: State, index: int, event: tuple[Any, ...]) -> State:
-        """The state after `event`, whose values are told by number, at a host."""
-        before = state.hosts[index]
-        after, outs, broken = self._host_turn(before, event)
-        self.wrong += broken
-        conn = self.view(before).conn
-        streams = {s.conn: s for s in state.streams}
-        operations = dict(state.operations)
-        for out in outs:
-            kind = out[0]
+    def host_event(self, site: int, event: tuple[Any, ...]) -> Turn:
+        """What `event`, whose values are told by number, makes of a site."""
+        now: Site = self.sites.values[site]
+        after, outs, wrong = self._host_turn(now.host, event)
+        conn = self.view(now.host).conn
+        streams = {s.conn: s for s in now.streams}
+        for kind, *what in outs:
             if kind == "open":
-                conn = out[1]
-                streams[conn] = Stream(conn, index, 0, (), (), 0)
+                conn = what[0]
+                streams[conn] = Stream(conn, 0, (), (), 0)
             elif kind == "lost":
-                for stream in [s for s in streams.values() if s.owner == index]:
-                    streams[stream.conn] = stream._replace(flags=stream.flags | AGENT_GONE | BROKEN, down=())
-            elif kind == "commit":
-                self.wrong += broken_by_commit(self.stores.values[state.store], out[1])
-            elif kind in ("launch", "record"):
-                self._launched(operations, kind, out[1], out[2])
-            elif conn in streams:
-                streams[conn] = _said(streams[conn], kind, out)
-        hosts = (*state.hosts[:index], after, *state.hosts[index + 1 :])
-        return state._replace(hosts=hosts, streams=_kept(streams), operations=tuple(sorted(operations.items())))
+                streams = {c: s._replace(flags=s.flags | AGENT_GONE | BROKEN, down=()) for c, s in streams.items()}
+            elif kind in ("up", "close") and conn in streams:
+                streams[conn] = _said(streams[conn], kind, what)
+        launched = tuple(out for out in outs if out[0] in ("launch", "record"))
+        commits = tuple(out[1] for out in outs if out[0] == "commit")
+        return Turn(
+            self.sites.of(Site(after, _kept(streams), now.following)),
+            self.launches.of(launched),
+            self.commits.of(commits),
+            self.wrongs.of(wrong),
+        )
 
     def _host_turn(self, host: int, event: tuple[Any, ...]) -> tuple[int, tuple[Any, ...], tuple[str, ...]]:
         key = (host, event)
@@ -160,55 +161,79 @@ class World:
     def _thing(self, number: int) -> Any:
         return None if number < 0 else self.things.values[number]
 
-    def _launched(self, operations: dict[Any, Any], kind: str, where: tuple[int, ...], what: int) -> None:
-        generation, step, shard_rank, place, size = where
-        places = operations.get((generation, step, shard_rank), ((-1, -1),) * size)
-        if len(places) != size:
-            self.wrong.append(f"generation {generation} has {len(places)} members for some, {size} for others")
-            return
-        launched, said = places[place]
-        if (launched if kind == "launch" else said) != -1:
-            self.wrong.append(f"place {place} of generation {generation} launches step {step} twice")
-        new = (what, said) if kind == "launch" else (launched, what)
-        operations[generation, step, shard_rank] = (*places[:place], new, *places[place + 1 :])
+    def heard_down(self, site: int, stream: Stream) -> Turn:
+        """The agent hears the first message on its way down, or that the stream is over."""
+        if not stream.down or stream.down[0] == CLOSED:
+            return self.dropped(site, stream)
+        return self.host_event(self._with(site, stream._replace(down=stream.down[1:])), ("down", stream.down[0]))
+
+    def dropped(self, site: int, stream: Stream) -> Turn:
+        """The agent hears that the stream is over."""
+        ended = stream._replace(down=(), flags=stream.flags | AGENT_GONE)
+        if not ended.flags & SEALED:
+            ended = ended._replace(up=(*ended.up, CLOSED), flags=ended.flags | SEALED)
+        return self.host_event(self._with(site, ended), ("ended",))
+
+    def broken(self, site: int, stream: Stream) -> int:
+        """The site with a stream that may lose its tails."""
+        return self._with(site, stream._replace(flags=stream.flags | BROKEN))
+
+    def heard_up(self, site: int, stream: Stream) -> tuple[int, int]:
+        """Takes the first message on its way up: the site without it, and the lighthouse's event, -1 for none."""
+        message, rest = stream.up[0], stream.up[1:]
+        if message == CLOSED:
+            gone = stream._replace(up=(), flags=stream.flags | LIGHTHOUSE_GONE)
+            return self._with(site, gone), self.events.of(("ended", stream.conn))
+        following = self.sites.values[site].following
+        site = self._with(site, stream._replace(up=rest))
+        if isinstance(self.things.values[message], Hello):
+            return site, self.events.of(("hello", stream.conn, message, following))
+        if not stream.incarnation:
+            return site, -1
+        name = self.hosts.values[self.sites.values[site].host].name
+        return site, self.events.of(("said", stream.conn, name, stream.incarnation, message))
+
+    def is_overtaken(self, site: int, stream: Stream) -> bool:
+        """Whether an older stream of the same host still carries its hello: hellos of one host keep their order."""
+        if not isinstance(self.things.values[stream.up[0]], Hello):
+            return False
+        older = [s for s in self.sites.values[site].streams if s.conn < stream.conn and s.up]
+        return any(isinstance(self.things.values[s.up[0]], Hello) for s in older)
+
+    def hellos(self, site: int) -> list[Hello]:
+        """What a site has said to begin a stream and the lighthouse has not heard yet."""
+        messages = (self.things.values[m] for stream in self.sites.values[site].streams for m in stream.up)
+        return [message for message in messages if isinstance(message, Hello)]
+
+    def _with(self, site: int, stream: Stream) -> int:
+        now: Site = self.sites.values[site]
+        streams = {s.conn: stream if s.conn == stream.conn else s for s in now.streams}
+        return self.sites.of(now._replace(streams=_kept(streams)))
 
     # ---- the lighthouse --------------------------------------------------------------------------------------------
 
-    def lighthouse_event(self, state: State, key: tuple[Any, ...], owner: int, crash_after: int = -1) -> State:
-        """The state after an event at the lighthouse; it may crash after so many of its effects."""
-        if key[0] == "hello":
-            key = (*key, state.following[owner])
-        known = self._turns.get((state.lighthouse, key))
+    def lighthouse_event(self, leader: int, event: int, crash_after: int) -> tuple[int, list[int], int, int, int]:
+        """What an event makes of the lighthouse, which crashes after so many of its effects, never if below zero:
+        (lighthouse, what it does to each site, base that it writes or -1, wrong, how many effects there are)."""
+        lighthouse, store = self.leaders.values[leader]
+        key = self.events.values[event]
+        known = self._turns.get((lighthouse, event))
         if known is None:
-            known = self._turns[state.lighthouse, key] = self._turn(state.lighthouse, key)
+            known = self._turns[lighthouse, event] = self._turn(lighthouse, key)
         after, effects, wrong = known
-        self.wrong += wrong
-        if crash_after >= 0:
-            effects = effects[:crash_after]
-        streams = {s.conn: s for s in state.streams}
-        store, following = state.store, state.following
-        for kind, *args in effects:
-            if kind == "send":
-                stream = streams.get(args[0])
-                if stream is not None:
-                    streams[stream.conn] = self._sent(stream, args[1])
-            elif kind == "close":
-                stream = streams.get(args[0])
-                if stream is not None:
-                    streams[stream.conn] = _closed(stream)
+        orders: list[list[Any]] = [[] for _ in range(self.spec.groups)]
+        base, wrong = -1, list(wrong)
+        for kind, what, *more in effects if crash_after < 0 else effects[:crash_after]:
+            if kind in ("send", "close"):
+                orders[what // 1000 - 1].append((kind, what, *more))
             elif kind == "next":
-                following = (*following[:owner], args[0], *following[owner + 1 :])
+                orders[key[1] // 1000 - 1].append((kind, what))
             else:
-                store = self._write(state, store, args[0])
-        state = state._replace(lighthouse=after, store=store, following=following, streams=_kept(streams))
-        return self.restarted(state) if crash_after >= 0 else state
-
-    def effects_of(self, state: State, key: tuple[Any, ...], owner: int) -> int:
-        """How many effects an event at the lighthouse has."""
-        self.lighthouse_event(state, key, owner)
-        if key[0] == "hello":
-            key = (*key, state.following[owner])
-        return len(self._turns[state.lighthouse, key][1])
+                base = what if isinstance(self.things.values[what], StoreBase) else base
+                store, refused = self._write(store, what)
+                wrong += [refused] if refused else []
+        number = self.leaders.of((after, store))
+        return number, [self.orders.of(tuple(o)) for o in orders], base, self.wrongs.of(tuple(wrong)), len(effects)
 
     def _turn(self, lighthouse: int, key: tuple[Any, ...]) -> tuple[int, list[Any], list[str]]:
         try:
@@ -216,6 +241,29 @@ class World:
         except Exception as error:
             return lighthouse, [], [f"the lighthouse: {type(error).__name__}: {error}"]
         return self.lighthouses.of(after), effects, wrong
+
+    def _write(self, store: int, effect: int) -> tuple[int, str]:
+        known = self._writes.get((store, effect))
+        if known is None:
+            try:
+                record = written(self.stores.values[store], self.things.values[effect])
+                known = self.stores.of(msgspec.structs.replace(record, next_incarnation=1)), ""
+            except Superseded as why:
+                known = store, f"the store refuses what the only lighthouse writes: {why}"
+            self._writes[store, effect] = known
+        return known
+
+    def ordered(self, site: int, order: int) -> int:
+        """The site after what the lighthouse does to it."""
+        now: Site = self.sites.values[site]
+        streams, following = {s.conn: s for s in now.streams}, now.following
+        for kind, what, *more in self.orders.values[order]:
+            if kind == "next":
+                following = what
+            elif what in streams:
+                stream = streams[what]
+                streams[what] = _closed(stream) if kind == "close" else self._sent(stream, more[0])
+        return self.sites.of(Site(now.host, _kept(streams), following))
 
     def _sent(self, stream: Stream, message: int) -> Stream:
         value = self.things.values[message]
@@ -225,86 +273,43 @@ class World:
             return stream
         return stream._replace(down=(*stream.down, message))
 
-    def _write(self, state: State, store: int, effect: int) -> int:
-        value = self.things.values[effect]
-        if isinstance(value, StoreBase):
-            self.wrong += broken_by_base(value, [self.view(h) for h in state.hosts])
-        known = self._writes.get((store, effect))
-        if known is None:
-            try:
-                record = msgspec.structs.replace(written(self.stores.values[store], value), next_incarnation=1)
-                known = self.stores.of(record)
-            except Superseded as why:
-                self.wrong.append(f"the store refuses what the only lighthouse writes: {why}")
-                return store
-            self._writes[store, effect] = known
-        return known
+    def restarted(self, leader: int, restarts: int) -> int:
+        """Another lighthouse, after so many crashes; those who talked to it do not know yet."""
+        store = self.leaders.values[leader][1]
+        after = first_state(self.spec, self.stores.values[store], restarts)
+        return self.leaders.of((self.lighthouses.of(after), store))
 
-    def restarted(self, state: State) -> State:
-        """The lighthouse crashed, and another leads; those who talked to it do not know yet."""
-        left = state.restarts - 1
-        record = self.stores.values[state.store]
-        lighthouse = self.lighthouses.of(first_state(self.spec, record, self.spec.restarts - left))
-        streams = {s.conn: s._replace(up=(), flags=s.flags | LIGHTHOUSE_GONE | BROKEN | SEALED) for s in state.streams}
-        return state._replace(lighthouse=lighthouse, streams=_kept(streams), restarts=left)
+    def forsaken(self, site: int) -> int:
+        """The site after the lighthouse crashed."""
+        now: Site = self.sites.values[site]
+        flags = LIGHTHOUSE_GONE | BROKEN | SEALED
+        return self.sites.of(
+            now._replace(streams=_kept({s.conn: s._replace(up=(), flags=s.flags | flags) for s in now.streams}))
+        )
 
-    # ---- streams ---------------------------------------------------------------------------------------------------
+    # ---- collective operations -------------------------------------------------------------------------------------
 
-    def is_overtaken(self, state: State, stream: Stream) -> bool:
-        """Whether an older stream of the same host still carries its hello: hellos of one host keep their order."""
-        if not isinstance(self.things.values[stream.up[0]], Hello):
-            return False
-        older = [s for s in state.streams if s.owner == stream.owner and s.conn < stream.conn and s.up]
-        return any(isinstance(self.things.values[s.up[0]], Hello) for s in older)
+    def launched(self, operations: int, launches: int) -> tuple[int, int]:
+        """(the operations after something was launched in them, what is wrong)."""
+        after, wrong = launched(self.operations.values[operations], self.launches.values[launches])
+        return self.operations.of(after), self.wrongs.of(tuple(wrong))
 
-    def deliver_up(self, state: State, stream: Stream) -> tuple[State, tuple[Any, ...] | None]:
-        """Takes the first message on its way up: the state without it, and the lighthouse's event, if it makes one."""
-        message, rest = stream.up[0], stream.up[1:]
-        if message == CLOSED:
-            gone = stream._replace(up=(), flags=stream.flags | LIGHTHOUSE_GONE)
-            return self._with(state, gone), ("ended", stream.conn)
-        state = self._with(state, stream._replace(up=rest))
-        if isinstance(self.things.values[message], Hello):
-            return state, ("hello", stream.conn, message)
-        if not stream.incarnation:
-            return state, None
-        name = self.view(state.hosts[stream.owner]).name
-        return state, ("said", stream.conn, name, stream.incarnation, message)
+    def settled(self, operations: int, hosts: list[int]) -> int:
+        """The operations without what nobody can come to hear of."""
+        return self.operations.of(settled(self.operations.values[operations], [self.view(h) for h in hosts]))
 
-    def deliver_down(self, state: State, stream: Stream) -> State:
-        """The agent hears the first message on its way down, or that the stream is over."""
-        if not stream.down or stream.down[0] == CLOSED:
-            return self.drop(state, stream)
-        state = self._with(state, stream._replace(down=stream.down[1:]))
-        return self.host_event(state, stream.owner, ("down", stream.down[0]))
-
-    def drop(self, state: State, stream: Stream) -> State:
-        """The agent hears that the stream is over."""
-        ended = stream._replace(down=(), flags=stream.flags | AGENT_GONE)
-        if not ended.flags & SEALED:
-            ended = ended._replace(up=(*ended.up, CLOSED), flags=ended.flags | SEALED)
-        return self.host_event(self._with(state, ended), stream.owner, ("ended",))
-
-    def _with(self, state: State, stream: Stream) -> State:
-        conn, gone = stream.conn, stream.flags & 3 == 3
-        streams = tuple([stream if s.conn == conn else s for s in state.streams if s.conn != conn or not gone])
-        return state._replace(streams=streams)
-
-    def checked(self, before: State, state: State) -> list[str]:
-        """The promises that `state` breaks, and those that the last step broke."""
-        wrong, self.wrong = self.wrong, []
-        if state.hosts != before.hosts:
-            wrong = wrong + broken_in([self.view(h) for h in state.hosts], self.stores.values[state.store])
-        return wrong
+    def kinds(self, messages: Sequence[int]) -> list[type]:
+        """Of which kind these messages are."""
+        return [type(self.things.values[message]) for message in messages]
 
 
-def _said(stream: Stream, kind: str, out: tuple[Any, ...]) -> Stream:
+def _said(stream: Stream, kind: str, what: Sequence[Any]) -> Stream:
     """The stream after its agent said something on it, or closed it."""
     if kind == "close":
         up = stream.up if stream.flags & SEALED else (*stream.up, CLOSED)
         return stream._replace(up=up, down=(), flags=stream.flags | AGENT_GONE | SEALED)
-    if kind == "up" and not stream.flags & (SEALED | AGENT_GONE):
-        return stream._replace(up=(*stream.up, out[1]))
+    if not stream.flags & (SEALED | AGENT_GONE):
+        return stream._replace(up=(*stream.up, what[0]))
     return stream
 
 
@@ -321,16 +326,8 @@ def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])
 
 
-def is_commit(world: World, message: int) -> bool:
-    """Whether it tells of a committed step."""
-    return isinstance(world.things.values[message], Committed)
+IDLE = (Beat, Committed, Failure, Finished, HealFailed, Opened, Progress, Report)
+"""What says nothing that matters to a lighthouse whose run is finished."""
 
-
-def is_finished(world: World, message: int) -> bool:
-    """Whether it tells that the farewell completed, which is believed of everybody."""
-    return isinstance(world.things.values[message], Finished)
-
-
-def is_harmless(world: World, message: int) -> bool:
-    """Whether it cannot make the lighthouse begin a change."""
-    return isinstance(world.things.values[message], Committed | Opened | CaughtUp)
+FINISHED, WELCOME = Finished, Welcome
+"""What tells that the farewell completed, which is believed of everybody; and who a group is."""

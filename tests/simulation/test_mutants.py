@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.mutants import MUTATIONS, Tree, rotten
+from simulation.mutants import MUTATIONS, SMALL_ONLY, UNIT_ONLY, Tree, rotten
 from simulation.mutation import Mutation
 
 
@@ -29,6 +29,6 @@ def test_a_mutant_is_killed_in_a_tree_of_its_own(tmp_path: Path, root: Path) -> 
     tree = Tree(tmp_path)
     mutation = next(m for m in MUTATIONS if m.path == "lighthouse/deal.py")
     before = (root / mutation.path).read_text()
-    verdict = tree.judge(mutation, seeds=-1)
+    verdict = tree.judge(mutation, seeds=UNIT_ONLY)
     assert verdict.killed_by.startswith("unit/test_deal.py")
     assert (tmp_path / mutation.path).read_text() == before == (root / mutation.path).read_text()

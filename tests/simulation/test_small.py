@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 
 import msgspec
+import numpy as np
 import pytest
 
 from lighthouse.core import record
 from lighthouse.core_values import BaseRecord, Said, SaidHello, Started, StoreRecord
 from lighthouse.values import ROOT, Died, EntryName, Finished, Hello, Report, Version
-from simulation.small import NORMAL, PROOF, explore_all, story, told
-from simulation.small_checks import broken_by_commit
-from simulation.small_explore import explore, replayed
+from simulation.small import CONFLUENCE, NORMAL, PROOF, confluence, explore_all, story, told
+from simulation.small_checks import broken_by_commit, broken_in, in_history, made_by
+from simulation.small_confluence import Confluence
+from simulation.small_explore import Explorer, explore, replayed
 from simulation.small_host import Spec
 from simulation.small_lighthouse import broken_by_the_past, first_state, turn
-from simulation.small_values import NOW, Numbers
+from simulation.small_moves import Moves
+from simulation.small_tables import Seen, Table, packed, unpacked
+from simulation.small_values import NOW, Host, Numbers
+from simulation.small_view import HostView, view
+from simulation.small_world import Stream
 
 
 @pytest.mark.slow
@@ -52,6 +58,40 @@ def test_a_story_is_told_again_move_by_move() -> None:
     assert lines[0].startswith("down 1001  Base(number=1")
     assert lines[-3].startswith("g1: generation 1, stands on (0, 0)")
     assert not [line for line in lines if "BROKEN" in line]
+    assert replayed(spec, [("restart",)])[-1].strip() == "this cannot happen here"
+
+
+@pytest.mark.parametrize("spec", CONFLUENCE[:3], ids=lambda spec: spec.name)
+def test_what_is_not_tried_twice_hides_nothing(spec: Spec) -> None:
+    asked = Confluence(spec)
+    assert not asked.wrong()
+    assert asked.asked > 1000, "so few pairs prove nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("spec", CONFLUENCE[3:], ids=lambda spec: spec.name)
+def test_what_is_not_tried_twice_hides_nothing_with_more_faults(spec: Spec) -> None:
+    assert confluence(spec).endswith("nothing is hidden")
+
+
+class Careless(Moves):
+    """As if whatever an agent hears might be heard first."""
+
+    def may_hear(self, site: int, stream: Stream) -> bool:
+        return not stream.flags
+
+
+def test_a_rule_that_hides_something_is_found() -> None:
+    spec = Spec(name="two", groups=2, steps=1, faults=1, kinds=("host",), returns=False)
+    assert Confluence(spec, rules=Careless).wrong()
+
+
+@pytest.mark.parametrize("spec", CONFLUENCE[:3], ids=lambda spec: spec.name)
+def test_all_orders_end_in_the_same_ways(spec: Spec) -> None:
+    whole, reduced = Explorer(spec, reduce=False).run(1 << 40, 1e9), explore(spec)
+    assert set(whole.ends) == set(reduced.ends)
+    assert reduced.states < whole.states
 
 
 def test_a_step_beyond_a_later_base_is_a_second_history() -> None:
@@ -97,3 +137,64 @@ def test_the_past_may_say_only_that_the_run_is_finished() -> None:
     assert broken_by_the_past(state, msgspec.structs.replace(done, gens=()), said), (
         "and nothing else may change with it"
     )
+
+
+def test_weights_follow_from_the_bases() -> None:
+    stored = StoreRecord(
+        bases=(BaseRecord(number=1, version=ROOT, cursor=0), BaseRecord(number=4, version=Version(2, 1), cursor=6))
+    )
+    assert made_by(stored, Version(3, 4)) == (1, 1, 4)
+    assert made_by(stored, Version(3, 5)) is None, "a planned generation whose base was not told yet"
+    assert not in_history(stored, Version(3, 1)), "above the step at which the history leaves it"
+    assert all(in_history(stored, v) for v in (ROOT, Version(1, 1), Version(2, 1), Version(9, 4)))
+
+
+def _standing(name: str, weights: tuple[int, ...]) -> HostView:
+    empty = view(Host(name=name, index=0, returns=True))
+    return empty._replace(stands=((Version(len(weights), weights[-1]), weights),))
+
+
+def test_weights_that_do_not_follow_from_the_bases_are_wrong() -> None:
+    stored = StoreRecord(
+        bases=(BaseRecord(number=1, version=ROOT, cursor=0), BaseRecord(number=2, version=Version(1, 1), cursor=3))
+    )
+    assert not broken_in([_standing("g1", (1, 2))], stored)
+    assert broken_in([_standing("g1", (3, 2))], stored)
+    assert broken_in([_standing("g1", (1, 9)), _standing("g2", (3, 9))], StoreRecord()), "or differ among hosts"
+
+
+def test_a_set_of_states_knows_each_once() -> None:
+    random = np.random.default_rng(5)
+    keys = random.integers(0, 1 << 18, 400_000).astype(np.uint64)
+    seen, known = Seen(), set[int]()
+    for part in np.split(keys, 40):
+        new = part[seen.add(part)].tolist()
+        assert len(new) == len(set(new)) and not known & set(new)
+        known |= set(new)
+        assert known >= set(part.tolist()) - {0}
+    assert seen.count == len(known)
+
+
+def test_a_table_asks_once_for_each_key() -> None:
+    asked: list[int] = []
+
+    def rows(key: int) -> list[tuple[int, int]]:
+        asked.append(key)
+        return [(key, place) for place in range(key % 3)]
+
+    table = Table(2, rows)
+    keys = np.random.default_rng(7).integers(0, 5000, 50_000).astype(np.uint64)
+    for part in np.split(keys, 10):
+        which, places = table.rows(part)
+        found = list(
+            zip(which.tolist(), table.columns[0][places].tolist(), table.columns[1][places].tolist(), strict=True)
+        )
+        assert found == [(i, key, place) for i, key in enumerate(part.tolist()) for place in range(key % 3)]
+    assert len(asked) == len(set(asked)) == table.count
+
+
+def test_a_key_that_does_not_fit_is_refused() -> None:
+    key = packed((np.array([5, 6]), 3), (np.array([1, 2]), 8))
+    assert [unpacked(int(k), 3, 8) for k in key] == [[5, 1], [6, 2]]
+    with pytest.raises(OverflowError):
+        packed((np.array([8]), 3))
