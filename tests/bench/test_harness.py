@@ -152,5 +152,6 @@ def test_a_plain_job_and_a_run_of_bellrock_take_turns() -> None:
 
 @pytest.mark.slow
 def test_simulated_sessions_go_through_a_change() -> None:
-    taken, shares = control_plane.measure(4, 1, 0.5, None)
-    assert set(taken) == {"bellrock"} and taken["bellrock"][0] > 0 and len(shares) == 2
+    taken, used, shares = control_plane.measure(4, 1, 0.5, None)
+    assert set(taken) == set(used) == {"bellrock"} and len(shares) == 2
+    assert taken["bellrock"][0] > 0 and used["bellrock"][0] > 0

@@ -205,6 +205,7 @@ def test_a_store_that_fails_stops_it_before_anything_is_sent(tmp_path: Path) -> 
     store = tmp_path / "lighthouse.db"
     with program(store, run_id="run") as process:
         address = listening(process)
+        assert status_now(address).run_id == "run"  # so that it has read the store
         with sqlite3.connect(store) as db:
             db.execute("DROP TABLE runs")
         db.close()
