@@ -19,8 +19,10 @@ from replica.snapshot import Snapshot
 from replica.state import TrainingState
 from replica.transfer_client import LoadedSnapshot, TransferFailed, load_snapshot
 from replica.transfer_limits import TransferLimits
+from replica.transfer_link import connect, prove_as_joiner
 from replica.transfer_server import WeightServer
-from tests.unit.test_transfer import DEADLINE_S, QUICK, TOKEN, served, spoiled, state, until
+from replica.transfer_values import AskPassed, OfferSnapshot
+from tests.unit.test_transfer import AT, DEADLINE_S, QUICK, TOKEN, served, spoiled, state, until
 
 PATIENT = TransferLimits(links=1, stall_s=DEADLINE_S, idle_s=2 * DEADLINE_S, hurry_s=100.0)
 
@@ -163,6 +165,14 @@ def test_a_joiner_that_goes_on_passes_on_no_more() -> None:
             two.load(dying, passing=(one,), limits=QUICK)
         gate.open.set()
         one.load(slow)
+        link = connect(one.server.address, 2.0, DEADLINE_S, threading.Lock())
+        prove_as_joiner(link, TOKEN)
+        link.say_as_joiner(AskPassed(heal=9, version=AT, wait_s=0.0))
+        assert isinstance(link.hear_source(1 << 20), OfferSnapshot)
+        one.server.pass_no_more()
+        until(lambda: one.server.connections == 0)
+        link.close()
+        one.load(server.address)
         reader = threading.Thread(target=lambda: two.load(server.address, passing=(one,)))
         reader.start()
         one.server.pass_no_more()
