@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.mutants import MUTATIONS, SMALL_ONLY, UNIT_ONLY, Tree, rotten
+from simulation.mutants import MUTATIONS, UNIT_ONLY, Tree, rotten
 from simulation.mutation import Mutation
 
 
