@@ -71,7 +71,6 @@ NORMAL = (
     Spec(name="three-crash", faults=1, kinds=("crash",)),
     Spec(name="three-harm-short", steps=1, faults=1, kinds=ALL),
     Spec(name="two-harm", groups=2, faults=1, kinds=ALL),
-    Spec(name="three-all-orderly", faults=2, restarts=1, kinds=ALL, delays=0),
     Spec(name="three-restart", restarts=1, kinds=()),
     Spec(name="two-shards", groups=2, shards=2, steps=1, faults=1, kinds=("crash",), returns=False),
     Spec(name="two-forming", groups=2, steps=1, faults=1, kinds=("crash", "host"), formed=False, returns=False),
@@ -83,7 +82,15 @@ NORMAL = (
 )
 """Explored in every normal run, the larger ones first."""
 
-PROOF = (Spec(name="three-harm", faults=1, kinds=ALL),)
+PROOF = (
+    Spec(name="three-harm", faults=1, kinds=ALL),
+    Spec(name="two-twice", groups=2, faults=2, kinds=ALL),
+    Spec(name="two-gone-restart", groups=2, faults=2, restarts=1, kinds=("crash", "host"), returns=False),
+    Spec(name="two-shards-harm", groups=2, shards=2, faults=1, kinds=ALL),
+    Spec(name="three-gone", faults=1, kinds=("crash", "host"), returns=False),
+    Spec(name="three-harm-restart-delay", faults=1, restarts=1, kinds=ALL, delays=1),
+    Spec(name="three-all-orderly", faults=2, restarts=1, kinds=ALL, delays=0),
+)
 """Larger ones, for `make proof`."""
 
 OPEN = (Spec(name="three-all", faults=2, restarts=1, kinds=ALL),)
