@@ -56,6 +56,7 @@ proof: COUNT ?= 20000
 proof: $(INSTALLED)
 	$(SIMULATION) simulation.seeds --first $(FIRST) --count $(COUNT)
 	$(SIMULATION) simulation.small --all
+	$(SIMULATION) simulation.small --confluence
 	$(SIMULATION) simulation.mutants
 	$(SIMULATION) simulation.scale
 

@@ -55,12 +55,9 @@ class Waits(Value, frozen=True):
     again: bool
     retry: bool
     number: int
-    changing: bool
     finished: bool
     ended: str
     hold: str
-    troubled: bool
-    settled: bool
 
 
 def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
@@ -259,10 +256,7 @@ def waits(state: RunState) -> Waits:
         again=state.plan_again_s > NOW and not over and state.plan_failures <= RETRIES,
         retry=state.retry_s > NOW and not over and not tired,
         number=current.number if current else 0,
-        changing=change is not None,
         finished=state.finished is not None,
         ended=state.ended,
         hold=hold(state, NOW).name if hold(state, NOW) is not Hold.NONE else "",
-        troubled=bool(state.trouble),
-        settled=change is None and plan is None and not state.trouble and current is not None,
     )

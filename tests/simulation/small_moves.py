@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from simulation.small_lighthouse import Waits
 from simulation.small_tables import Names
-from simulation.small_values import NOW
 from simulation.small_view import HostView, is_lost, transfers
 from simulation.small_world import (
     AGENT_GONE,
@@ -33,8 +32,8 @@ Move = tuple[Any, ...]
 ORDINARY, LAST, FAULT = 0, 1, 2
 """Kinds of moves. A last one is what only time can bring: it is made where nothing else can happen."""
 
-_STREAM, _OPERATION, _TRANSFER, _DEADLINE = 0, 10**7, 2 * 10**7, 3 * 10**7
-"""Where moves of a state stand in their order."""
+_OPERATION, _TRANSFER, _DEADLINE = 10**7, 2 * 10**7, 3 * 10**7
+"""Where moves of a state stand in their order, after those of its streams."""
 
 
 class Local(NamedTuple):
@@ -118,7 +117,7 @@ class Moves:
         return found + self._faults(site, now)
 
     def _at(self, conn: int, kind: str, place: int, turn: Turn) -> Local:
-        return Local(self.moves.of((kind, conn)), _STREAM + 4 * conn + place, ORDINARY, turn)
+        return Local(self.moves.of((kind, conn)), 4 * conn + place, ORDINARY, turn)
 
     def _faults(self, site: int, now: Site) -> list[Local]:
         world, kinds = self.world, self.world.spec.kinds
@@ -142,7 +141,7 @@ class Moves:
         for stream in world.sites.values[site].streams:
             if stream.flags & LIGHTHOUSE_GONE:
                 continue
-            order = _STREAM + 4 * stream.conn
+            order = 4 * stream.conn
             if stream.up and not world.is_overtaken(site, stream):
                 site_after, event = world.heard_up(site, stream)
                 found.append(Heard(self.moves.of(("up", stream.conn)), order, ORDINARY, site_after, event, 1))
@@ -323,6 +322,3 @@ def _opens(views: list[HostView], member: tuple[str, int], shard: int, number: i
     if host is None or host.incarnation != member[1] or shard >= len(host.ranks):
         return False
     return number in host.ranks[shard].numbers
-
-
-__all__ = ["FAULT", "LAST", "NOW", "ORDINARY", "Move", "Moves"]

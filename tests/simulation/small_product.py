@@ -115,10 +115,10 @@ class Product:
         rows = np.array([[leader, 0, spec.faults + _RESTART * spec.restarts, 0, *sites]], np.int32)
         while spec.formed and not self.world.waits(int(rows[0, LEADER])).number:
             step, _ = self.expand(rows)
-            if step.wrong.any():  # it is found from here
-                return rows
             moves = [self.moves.moves.values[move] for move in step.move]
             usual = [(move[1], move[0] == "down", i) for i, move in enumerate(moves) if move[0] in ("up", "down")]
+            if step.wrong.any() or not usual:  # the story is told from here
+                break
             rows = step.rows[[min(usual)[2]]]
         return rows
 

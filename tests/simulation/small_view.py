@@ -36,8 +36,6 @@ class HostView(NamedTuple):
     start: Version
     live: bool
     busy: bool
-    joining: bool
-    welcomed: bool
     members: dict[int, Members]
     ranks: tuple[RankView, ...]
     stands: tuple[tuple[Version, Weights], ...]
@@ -59,8 +57,6 @@ def view(host: Host) -> HostView:
             0,
             0,
             Version(0, 0),
-            False,
-            False,
             False,
             False,
             {},
@@ -94,8 +90,6 @@ def view(host: Host) -> HostView:
         start=seat.start.version,
         live=live(agent),
         busy=busy,
-        joining=agent.joining is not None or agent.level is not None or bool(agent.plans) or bool(agent.stagings),
-        welcomed=agent.session.phase.name == "WELCOMED",
         members=members,
         ranks=ranks,
         stands=tuple(stands),
