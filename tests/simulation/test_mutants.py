@@ -19,6 +19,7 @@ BY_SMALL_WORLDS = (
     "ranks are not told of what is abandoned",
     "two keep one slot",
     "one slot too many for one",
+    "asked again, it does not answer",
 )
 
 
