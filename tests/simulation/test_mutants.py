@@ -7,8 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from simulation.mutants import MUTATIONS, UNIT_ONLY, Tree, rotten
+from simulation.mutants import MUTATIONS, SMALL_ONLY, UNIT_ONLY, Tree, rotten
 from simulation.mutation import Mutation
+
+BY_SMALL_WORLDS = (
+    "a number is used and not stored",
+    "the base is stored before its claim",
+    "the oldest is the base, since all can level",
+    "an abandoned generation commits",
+    "a base lost with its stream is not told again",
+    "ranks are not told of what is abandoned",
+    "two keep one slot",
+    "one slot too many for one",
+    "asked again, it does not answer",
+)
 
 
 def test_every_mutant_still_applies() -> None:
@@ -32,3 +44,12 @@ def test_a_mutant_is_killed_in_a_tree_of_its_own(tmp_path: Path, root: Path) -> 
     verdict = tree.judge(mutation, seeds=UNIT_ONLY)
     assert verdict.killed_by.startswith("unit/test_deal.py")
     assert (tmp_path / mutation.path).read_text() == before == (root / mutation.path).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_small_worlds_alone_find_mistakes(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for name in BY_SMALL_WORLDS:
+        mutation = next(m for m in MUTATIONS if m.name == name)
+        assert tree.judge(mutation, SMALL_ONLY).killed_by, f"{name}: survived"
