@@ -15,7 +15,7 @@ from simulation.small_host import Spec
 from simulation.small_moves import Move, Moves
 from simulation.small_product import LEADER, LEFT, SITES, Product, Rows, Step
 from simulation.small_tables import Seen
-from simulation.small_world import World
+from simulation.small_world import World, store_of
 
 _AT_ONCE = 1 << 16
 """So many states are expanded at once."""
@@ -131,7 +131,7 @@ class Explorer:
         views = [world.view(world.sites.values[site].host) for site in row[SITES:]]
         leader = int(row[LEADER])
         harmed = bool(row[LEFT] != self._first[0, LEFT])
-        kind, bad = stuck(views, world.waits(leader), world.store(leader), spec.groups, spec.min_groups, harmed)
+        kind, bad = stuck(views, world.waits(leader), store_of(world, leader), spec.groups, spec.min_groups, harmed)
         self.found.ends[kind] += 1
         if bad and not self.found.wrong:
             self._wrong(f"{kind}, but {bad}", number)

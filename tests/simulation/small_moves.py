@@ -25,6 +25,10 @@ from simulation.small_world import (
     Stream,
     Turn,
     World,
+    forsaken,
+    hellos_of,
+    is_overtaken,
+    kinds,
 )
 
 Move = tuple[Any, ...]
@@ -142,7 +146,7 @@ class Moves:
             if stream.flags & LIGHTHOUSE_GONE:
                 continue
             order = 4 * stream.conn
-            if stream.up and not world.is_overtaken(site, stream):
+            if stream.up and not is_overtaken(world, site, stream):
                 site_after, event = world.heard_up(site, stream)
                 found.append(Heard(self.moves.of(("up", stream.conn)), order, ORDINARY, site_after, event, 1))
             if stream.flags & BROKEN:
@@ -158,13 +162,13 @@ class Moves:
         whole = tuple(s.conn for s in now.streams if not s.flags & BROKEN)
         downs = [s for s in now.streams if s.down and self.may_hear(site, s)]
         overs = self.overs(site)
-        hellos = {hello.incarnation for hello in world.hellos(site)}
+        hellos = {hello.incarnation for hello in hellos_of(world, site)}
         past = tuple(
             (
                 s.conn,
                 s.incarnation,
                 s.up[0] == CLOSED,
-                world.kinds(s.up[:1])[0] is FINISHED,
+                kinds(world, s.up[:1])[0] is FINISHED,
                 s.incarnation not in hellos | {host.incarnation},
             )
             for s in now.streams
@@ -176,7 +180,7 @@ class Moves:
             past=self.pasts.of((host.name, past) if past else ()),
             down=self.moves.of(("down", downs[0].conn)) if downs else -1,
             over=overs[0] if overs else -1,
-            forsaken=world.forsaken(site),
+            forsaken=forsaken(world, site),
             mute=bool(downs) and self._is_mute(site, downs[0]),
         )
 
@@ -184,7 +188,7 @@ class Moves:
         """Moves that tell a lighthouse whose run is finished what does not matter to it any more."""
         streams = self.world.sites.values[site].streams
         whole = [s for s in streams if s.up and not s.flags & (LIGHTHOUSE_GONE | BROKEN)]
-        idle = [s for s in whole if s.up[0] == CLOSED or issubclass(self.world.kinds(s.up[:1])[0], IDLE)]
+        idle = [s for s in whole if s.up[0] == CLOSED or issubclass(kinds(self.world, s.up[:1])[0], IDLE)]
         return [self.moves.of(("up", stream.conn)) for stream in idle]
 
     def may_hear(self, site: int, stream: Stream) -> bool:
@@ -195,7 +199,7 @@ class Moves:
         before = view(sites[site].host)
         if before.busy or any(rank.opening for rank in before.ranks):
             return False
-        if stream.flags & (AGENT_GONE | BROKEN) or self.world.kinds(stream.down[:1])[0] is WELCOME:
+        if stream.flags & (AGENT_GONE | BROKEN) or kinds(self.world, stream.down[:1])[0] is WELCOME:
             return False
         after = view(sites[self.world.heard_down(site, stream).site].host)
         stays = before.generation == 0 or after.generation >= before.generation

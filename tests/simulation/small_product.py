@@ -15,6 +15,7 @@ from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
 from simulation.small_delays import Candidates, Delays
 from simulation.small_moves import FAULT, LAST, ORDINARY, Moves
 from simulation.small_tables import Ints, Keys, Table, mixed, packed, unpacked
+from simulation.small_world import restarted
 
 Rows = NDArray[np.int32]
 
@@ -59,7 +60,7 @@ class Product:
         self._due = Table(4, self._of_deadlines)
         self._turn = Table(groups + 4, self._of_turn)
         self._amid = Table(1, lambda key: [(moves.amid(*unpacked(key, _SITE, 6)),)])
-        self._restart = Table(1, lambda key: [(world.restarted(*unpacked(key, _LEADER, 4)),)])
+        self._restart = Table(1, lambda key: [(restarted(world, *unpacked(key, _LEADER, 4)),)])
         self._checked = Table(1, self._of_hosts)
         self._based = Table(1, self._of_base)
         self._committed = Table(1, self._of_commit)

@@ -96,10 +96,6 @@ class World:
             found = self._waits[lighthouse] = waits(self.lighthouses.values[lighthouse])
         return found
 
-    def store(self, leader: int) -> StoreRecord:
-        """What the store of the lighthouse with this number knows."""
-        return self.stores.values[self.leaders.values[leader][1]]  # type: ignore[no-any-return]
-
     def first(self) -> tuple[int, list[int]]:
         """The lighthouse, and the sites: all hosts have just started, and their hellos are on their way."""
         spec = self.spec
@@ -193,18 +189,6 @@ class World:
         name = self.hosts.values[self.sites.values[site].host].name
         return site, self.events.of(("said", stream.conn, name, stream.incarnation, message))
 
-    def is_overtaken(self, site: int, stream: Stream) -> bool:
-        """Whether an older stream of the same host still carries its hello: hellos of one host keep their order."""
-        if not isinstance(self.things.values[stream.up[0]], Hello):
-            return False
-        older = [s for s in self.sites.values[site].streams if s.conn < stream.conn and s.up]
-        return any(isinstance(self.things.values[s.up[0]], Hello) for s in older)
-
-    def hellos(self, site: int) -> list[Hello]:
-        """What a site has said to begin a stream and the lighthouse has not heard yet."""
-        messages = (self.things.values[m] for stream in self.sites.values[site].streams for m in stream.up)
-        return [message for message in messages if isinstance(message, Hello)]
-
     def _with(self, site: int, stream: Stream) -> int:
         now: Site = self.sites.values[site]
         streams = {s.conn: stream if s.conn == stream.conn else s for s in now.streams}
@@ -273,20 +257,6 @@ class World:
             return stream
         return stream._replace(down=(*stream.down, message))
 
-    def restarted(self, leader: int, restarts: int) -> int:
-        """Another lighthouse, after so many crashes; those who talked to it do not know yet."""
-        store = self.leaders.values[leader][1]
-        after = first_state(self.spec, self.stores.values[store], restarts)
-        return self.leaders.of((self.lighthouses.of(after), store))
-
-    def forsaken(self, site: int) -> int:
-        """The site after the lighthouse crashed."""
-        now: Site = self.sites.values[site]
-        flags = LIGHTHOUSE_GONE | BROKEN | SEALED
-        return self.sites.of(
-            now._replace(streams=_kept({s.conn: s._replace(up=(), flags=s.flags | flags) for s in now.streams}))
-        )
-
     # ---- collective operations -------------------------------------------------------------------------------------
 
     def launched(self, operations: int, launches: int) -> tuple[int, int]:
@@ -298,9 +268,45 @@ class World:
         """The operations without what nobody can come to hear of."""
         return self.operations.of(settled(self.operations.values[operations], [self.view(h) for h in hosts]))
 
-    def kinds(self, messages: Sequence[int]) -> list[type]:
-        """Of which kind these messages are."""
-        return [type(self.things.values[message]) for message in messages]
+
+def store_of(world: World, leader: int) -> StoreRecord:
+    """What the store of the lighthouse with this number knows."""
+    return world.stores.values[world.leaders.values[leader][1]]  # type: ignore[no-any-return]
+
+
+def is_overtaken(world: World, site: int, stream: Stream) -> bool:
+    """Whether an older stream of the same host still carries its hello: hellos of one host keep their order."""
+    if not isinstance(world.things.values[stream.up[0]], Hello):
+        return False
+    older = [s for s in world.sites.values[site].streams if s.conn < stream.conn and s.up]
+    return any(isinstance(world.things.values[s.up[0]], Hello) for s in older)
+
+
+def hellos_of(world: World, site: int) -> list[Hello]:
+    """What a site has said to begin a stream and the lighthouse has not heard yet."""
+    messages = (world.things.values[m] for stream in world.sites.values[site].streams for m in stream.up)
+    return [message for message in messages if isinstance(message, Hello)]
+
+
+def restarted(world: World, leader: int, restarts: int) -> int:
+    """Another lighthouse, after so many crashes; those who talked to it do not know yet."""
+    store = world.leaders.values[leader][1]
+    after = first_state(world.spec, world.stores.values[store], restarts)
+    return world.leaders.of((world.lighthouses.of(after), store))
+
+
+def forsaken(world: World, site: int) -> int:
+    """The site after the lighthouse crashed."""
+    now: Site = world.sites.values[site]
+    flags = LIGHTHOUSE_GONE | BROKEN | SEALED
+    return world.sites.of(
+        now._replace(streams=_kept({s.conn: s._replace(up=(), flags=s.flags | flags) for s in now.streams}))
+    )
+
+
+def kinds(world: World, messages: Sequence[int]) -> list[type]:
+    """Of which kind these messages are."""
+    return [type(world.things.values[message]) for message in messages]
 
 
 def _said(stream: Stream, kind: str, what: Sequence[Any]) -> Stream:
