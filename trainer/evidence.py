@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,10 +42,11 @@ def commits(ledgers: Ledgers) -> dict[tuple[int, int], dict[str, Sequence[int]]]
         for line in lines:
             if line["event"] == "commit":
                 found.setdefault((line["step"], line["generation"]), {})[name] = line["slots"]
-    for (step, generation), summed in found.items():
-        for name, lines in ledgers.items():
-            if name not in summed and any(x["event"] == "enter" and x["generation"] == generation for x in lines):
-                summed[name] = _computed(lines, step - 1, generation)
+    for name, lines in ledgers.items():
+        entered, computed = _lives(lines), _computed(lines)
+        for (step, generation), summed in found.items():
+            if name not in summed and generation in entered:
+                summed[name] = sorted(computed[entered[generation], step - 1])
     return found
 
 
@@ -55,11 +56,18 @@ def set_aside(ledgers: Ledgers) -> dict[tuple[int, int], Sequence[int]]:
     return {(line["step"], line["generation"]): line["set_aside"] for line in lines if "set_aside" in line}
 
 
-def _computed(lines: Sequence[Line], step: int, generation: int) -> list[int]:
-    """Slots of a step that a group computed in the life in which it entered that generation."""
-    life = next(x["life"] for x in lines if x["event"] == "enter" and x["generation"] == generation)
-    done = (x for x in lines if x["event"] == "slot" and x["mark"] == "done" and x["life"] == life)
-    return sorted({x["slot"] for x in done if x["step"] == step})
+def _lives(lines: Sequence[Line]) -> dict[int, int]:
+    """The life in which a group entered each generation, first."""
+    return {x["generation"]: x["life"] for x in reversed(lines) if x["event"] == "enter"}
+
+
+def _computed(lines: Sequence[Line]) -> defaultdict[tuple[int, int], set[int]]:
+    """Slots that a group computed, by life and step (committed ones before it)."""
+    found = defaultdict[tuple[int, int], set[int]](set)
+    for x in lines:
+        if x["event"] == "slot" and x["mark"] == "done":
+            found[x["life"], x["step"]].add(x["slot"])
+    return found
 
 
 def not_exactly_once(ledgers: Ledgers, slots: int, steps: int) -> list[str]:
