@@ -1,8 +1,9 @@
 """What Bellrock itself costs in a step in which nothing fails: PYTHONPATH=.:tests python tests/bench/bench_step.py
 
-Real lighthouse, agents and ranks on loopback; compute is stood in for by a sleep. After every step each rank also
-sends one message of a roll call's size to an echo and back, over a bare Unix socket and over a gRPC stream, so that all
-figures are from the same moments of the same machine. Prints medians in ms over all groups and steps but the first 20.
+Real lighthouse, agents and ranks on loopback, each group on a core as if that were its host; compute is a sleep. After
+every step each rank also sends a message of a roll call's size to an echo and back, over a bare Unix socket and over a
+gRPC stream, so that all figures are from the same moments of the same machine. Prints medians in ms over all groups and
+steps but the first 20.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.children import pinned
 from e2e.cluster import Cluster
 
 HERE = Path(__file__).parent
@@ -67,8 +69,9 @@ def main() -> None:
                 "--echo",
                 f"{folder}/echo",
             ]
-            for name in names:
-                run.group(name, *map(str, flags), flags=("--standby", "none"))
+            for place, name in enumerate(names):
+                with pinned(place):
+                    run.group(name, *map(str, flags), flags=("--standby", "none"))
             for name in names:
                 assert run.wait_exit(name, 60 + 10 * told.steps * (told.sleep_s + 0.01)) == 0, run.logs()
             steps = measured(run.out)
@@ -76,7 +79,10 @@ def main() -> None:
             run.close()
             echo.kill()
             echo.wait()
-    print(f"{told.groups} groups of one rank, {len(steps)} steps, compute a sleep of {1e3 * told.sleep_s:g} ms\n")
+    print(
+        f"{told.groups} groups of one rank, each on a core as if that were its host; {len(steps)} steps, "
+        f"compute a sleep of {1e3 * told.sleep_s:g} ms\n"
+    )
     print("| part | median, ms | lowest tenth | highest tenth | × bare socket | × gRPC stream |")
     print("|---|---|---|---|---|---|")
     bare, stream = (statistics.median(step[name] for step in steps) for name in ("socket", "grpc"))
