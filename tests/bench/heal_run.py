@@ -75,7 +75,7 @@ class Memory:
 
     def _of(self, pid: int) -> int:
         with open(f"/proc/{pid}/status", encoding="ascii") as file:
-            return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon")), 0)
 
 
 def run_heals(folder: Path, shape: Shape) -> Outcome:

@@ -273,10 +273,11 @@ class Cluster:
 
 
 class JsonLines:
-    """A file that grows by lines of JSON, of which each is read once."""
+    """A file that grows by lines of JSON, of which each is read once; anew if another file has taken its place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._inode = 0
         self._read_bytes = 0
         self._lines: list[dict[str, Any]] = []
 
@@ -284,6 +285,8 @@ class JsonLines:
         """All that is there by now; none while there is no file, nor of a line that is half written."""
         if self._path.exists():
             with self._path.open("rb") as file:
+                if (inode := os.fstat(file.fileno()).st_ino) != self._inode:
+                    self._inode, self._read_bytes, self._lines = inode, 0, []
                 file.seek(self._read_bytes)
                 whole = file.read().rpartition(b"\n")[0]
             if whole:
