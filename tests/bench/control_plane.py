@@ -67,7 +67,8 @@ def table(quick: bool, python: Path | None) -> Table:
     rows: list[list[str | int | Spread]] = []
     change_s, shares = 0.0, [0.0]
     for count in QUICK_SIZES if quick else SIZES:
-        taken, used, shares = measure(count, 2 if quick else 7, 2.0 if quick else 10.0, python)
+        rounds = 2 if quick else min(7, count // 2)  # each costs a group
+        taken, used, shares = measure(count, rounds, 2.0 if quick else 10.0, python)
         times = {side: Spread.of((1e3 * s for s in taken[side]), digits=1) for side in taken}
         cores = {side: f"{1e3 * Spread.of(used[side]).median:.1f}" for side in taken}
         change_s = times["bellrock"].median / 1e3
