@@ -267,7 +267,9 @@ class WeightServer:
         snapshot.wait()
         with self._framing:  # once for all links: it takes long where there are many tensors
             frame = self._frames.get(ask.heal) or as_source(_offer_snapshot(ask.heal, snapshot))
-            self._frames[ask.heal] = frame
+            with self._changed:
+                if ask.heal in self._staged:  # or it was dropped meanwhile, for good
+                    self._frames[ask.heal] = frame
         link.say_as_source(frame)
         _send_wanted(link, snapshot.chunks, snapshot.segments())
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from lighthouse.values import EntryName, Version
+from replica.beside import Beside
 from replica.digest import digest, digests
 from replica.entry import Entry, EntryLog
 from replica.manifest import Tensors
@@ -61,6 +62,28 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.01)
+
+
+def test_a_heal_that_is_dropped_while_its_copy_is_made_leaves_nothing_at_the_donor() -> None:
+    copied = threading.Event()
+    with served(state(1, trained=True)) as server:
+        snapshot = Snapshot.stage(state(1, trained=True), AT, 96, True)
+        snapshot.wait()
+        snapshot._beside = Beside(lambda: until(copied.is_set), "copy")
+        server.stage(8, snapshot)
+        joiner = threading.Thread(target=lambda: _fails([server.address]), daemon=True)
+        joiner.start()
+        until(lambda: 8 in server._known.values())
+        server.drop(8)
+        copied.set()
+        joiner.join(DEADLINE_S)
+        until(lambda: not server._known)
+        assert server._frames == {} and 8 not in server._staged
+
+
+def _fails(sources: list[str]) -> None:
+    with pytest.raises(TransferFailed):
+        load_snapshot(sources, 8, state(2), TOKEN, limits=QUICK)
 
 
 class Proxy:
