@@ -155,20 +155,19 @@ def status_now(address: str, *, token: str = "", run_id: str = "", timeout_s: fl
 
 def cold_start_now(address: str, *, by: str, token: str = "", run_id: str = "", timeout_s: float = 5.0) -> str:
     """Asks for a cold start: empty if it is made, or why nothing was done. Raises Unreachable or NotAllowed."""
-    with grpc.insecure_channel(address, options=OPTIONS) as channel, _errors(address):
-        request = ColdStartRequest(run_id=run_id, by=by)
-        call = LighthouseStub(channel).ColdStart
-        reply = call(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
-        return str(reply.refused)
+    return _act(address, "ColdStart", ColdStartRequest(run_id=run_id, by=by), token, timeout_s)
 
 
 def skip_slot_now(address: str, *, by: str, token: str = "", run_id: str = "", timeout_s: float = 5.0) -> str:
     """Asks to skip the slots that a run holds for: empty if it does, or why not. Raises Unreachable or NotAllowed."""
+    return _act(address, "SkipSlot", SkipSlotRequest(run_id=run_id, by=by), token, timeout_s)
+
+
+def _act(address: str, method: str, request: Any, token: str, timeout_s: float) -> str:
+    """What a person asks of a run is answered by why it is refused, or by nothing."""
     with grpc.insecure_channel(address, options=OPTIONS) as channel, _errors(address):
-        request = SkipSlotRequest(run_id=run_id, by=by)
-        call = LighthouseStub(channel).SkipSlot
-        reply = call(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True)
-        return str(reply.refused)
+        call = getattr(LighthouseStub(channel), method)
+        return str(call(request, timeout=timeout_s, metadata=token_metadata(token), wait_for_ready=True).refused)
 
 
 def watch_now(address: str, *, token: str = "", run_id: str = "", history: bool = True) -> Iterator[Happened]:
