@@ -32,7 +32,7 @@ from lighthouse.core_state import (
 )
 from lighthouse.core_values import Hold
 from lighthouse.names import natural_key
-from lighthouse.values import Heal, Release, Role, Source, Stage
+from lighthouse.values import ROOT, Heal, Release, Role, Source, Stage, Version
 
 _HEALS_IN = (Hold.TOO_FEW, Hold.PAUSE, Hold.POISON)
 """Holds in which members stand at the base and have nothing to do but to wait."""
@@ -65,7 +65,7 @@ def advance(state: RunState, now: float) -> RunState:
         if group.retry_s > now:
             retry_s = min(retry_s or group.retry_s, group.retry_s)
         elif donors and (standing is not None or not core_pause.pauses(state)):
-            state = _start(state, group, donors)
+            state = _start(state, group, donors, standing.version if standing is not None else None)
     return with_(state, retry_s=retry_s)
 
 
@@ -135,9 +135,9 @@ def _suffice(group: Group, gone: set[str]) -> bool:
     return group.moving and all(names[i] not in gone or names[i - 1] not in gone for i in range(len(names)))
 
 
-def _start(state: RunState, group: Group, donors: dict[str, Group]) -> RunState:
+def _start(state: RunState, group: Group, donors: dict[str, Group], base: Version | None) -> RunState:
     """Has `group` follow entries that were kept for it, or else heal from those who have the fewest joiners, spares
-    before contributors."""
+    before contributors. base: where the donors stand in a hold."""
     known = way_back(state, group, donors)
     if known is not None:
         keeping, source = known
@@ -153,7 +153,8 @@ def _start(state: RunState, group: Group, donors: dict[str, Group]) -> RunState:
     heal, held = state.next_heal, state.change.number if state.change is not None else 0
     state = with_(state, next_heal=heal + 1)
     for place, donor in enumerate(chosen):
-        stage = Stage(heal=heal, joiner=group.name, donors=len(chosen), place=place, now=held > 0)
+        now, at = base is not None, base or ROOT
+        stage = Stage(heal=heal, joiner=group.name, donors=len(chosen), place=place, now=now, version=at)
         state = send(state, donor, stage)
     passing = _sources(_loading(state)[: state.config.donors])
     state = send(state, group, Heal(heal=heal, sources=_sources(chosen), passing=passing))

@@ -345,10 +345,9 @@ class Ready(Message, frozen=True):
 
 
 class Stage(Message, frozen=True):
-    """Stage stripes `place` and the next one, of as many as there are donors, of a snapshot for a joiner.
+    """Stage stripes `place` and the next one, of `donors`, for a joiner, once all have named `heal` in one roll call.
 
-    `donors` groups must name `heal` in one roll call; then all of them stage.
-    now: the run holds; stage at the present version without a roll call
+    now: the run holds; stage at `version` without a roll call, and nothing if this group stands elsewhere by now
     entries: no snapshot: keep the log for the joiner, from the entry that led to the present version on
     """
 
@@ -357,6 +356,7 @@ class Stage(Message, frozen=True):
     donors: int
     place: int
     now: bool = False
+    version: Version = ROOT
     entries: bool = False
 
 

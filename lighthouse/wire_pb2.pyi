@@ -318,20 +318,22 @@ class Ready(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("heal", "joiner", "donors", "place", "now", "entries")
+    __slots__ = ("heal", "joiner", "donors", "place", "now", "entries", "version")
     HEAL_FIELD_NUMBER: _ClassVar[int]
     JOINER_FIELD_NUMBER: _ClassVar[int]
     DONORS_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     heal: int
     joiner: str
     donors: int
     place: int
     now: bool
     entries: bool
-    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., place: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ...) -> None: ...
+    version: Version
+    def __init__(self, heal: _Optional[int] = ..., joiner: _Optional[str] = ..., donors: _Optional[int] = ..., place: _Optional[int] = ..., now: _Optional[bool] = ..., entries: _Optional[bool] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class Heal(_message.Message):
     __slots__ = ("heal", "sources", "entries", "passing")

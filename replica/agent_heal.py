@@ -174,7 +174,12 @@ def stage(state: AgentState, message: Stage, now: float) -> AgentState:
     others = tuple(staging for staging in state.stagings if staging.heal != message.heal)
     dropped = tuple(staging.heal for staging in others[: -_STAGINGS + 1])
     new = Staging(
-        heal=message.heal, donors=message.donors, place=message.place, now=message.now, entries=message.entries
+        heal=message.heal,
+        donors=message.donors,
+        place=message.place,
+        now=message.now,
+        version=message.version,
+        entries=message.entries,
     )
     return put(state, stagings=(*others[-_STAGINGS + 1 :], new), drops=(*state.drops, *dropped))
 
@@ -290,7 +295,8 @@ def enter(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
 
 
 def stage_for(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
-    """Passes on what donors have to stage and to drop. `now` holds for a group in no step; else it names the heal."""
+    """Passes on what donors have to stage and to drop. `now` holds for a group in no step; else it names the heal. A
+    message that comes late finds a group elsewhere, which would stage what the others do not: it stages nothing."""
     if not attached(state) or not (state.drops or any(not staging.told for staging in state.stagings)):
         return state
     for dropped in state.drops:
@@ -299,6 +305,10 @@ def stage_for(state: AgentState, now: float, effects: list[Effect]) -> AgentStat
     for staging in state.stagings:
         if not staging.told:
             at_once = staging.entries or (staging.now and not live(state))
+            there = state.stand.usable and staging.version == state.stand.version
+            if at_once and not (staging.entries or there):
+                state = noted(state, "stage_refused", heal=staging.heal, version=str(staging.version))
+                continue
             asked = StageFor(
                 heal=staging.heal,
                 now=at_once,

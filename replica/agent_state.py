@@ -231,6 +231,7 @@ class Staging(Value, frozen=True):
     donors: int
     place: int
     now: bool
+    version: Version
     entries: bool = False
     told: bool = False
     staged: bool = False

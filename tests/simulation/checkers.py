@@ -14,8 +14,9 @@ from lighthouse.core import decide as lighthouse_decide
 from lighthouse.core_values import EndRun, StoreBase, StoreFinished, Tell
 from lighthouse.values import ROOT, Version
 from replica.agent_core import decide as agent_decide
+from replica.agent_values import ToRanks
 from replica.rollcall import Record
-from replica.values import Work
+from replica.values import Commit, Work
 from simulation.store import Store
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Watch(Notes):
         self._entered: dict[tuple[str, int], int] = {}
         self._floors: dict[tuple[str, int], int] = {}
         self._fenced: set[tuple[str, int]] = set()
+        self._verdicts: set[tuple[str, int, Version]] = set()
         self._decided = 0
 
     # ---- ranks -----------------------------------------------------------------------------------------------------
@@ -179,8 +181,8 @@ class Watch(Notes):
         work_size = len(self.rosters.get(end.generation, ()))
         if work_size < self._world.spec.min_groups:
             self.broken(f"{who} commits {end} in a generation of {work_size}, below min_groups")
-        if (who, rank.group.born) in self._fenced:
-            self.broken(f"{who} commits {end} though it was fenced")
+        if (who, rank.group.born, end) not in self._verdicts:
+            self.broken(f"{who} commits {end}, which its agent did not decide")
         # A cold start leaves others to their own history, until they hear of it; nobody goes on from that then.
         cold = min((number for number in self.cold if number > end.generation), default=1 << 62)
         for number, version in self.bases.items():
@@ -211,15 +213,21 @@ class Watch(Notes):
         self.exits.append((group.label, code, reason))
 
     def fenced(self, group: Group) -> None:
-        """From now on this agent changes nothing."""
+        """From now on this agent decides nothing; what it has decided may still be on its way to the ranks."""
         self._fenced.add((group.label, group.born))
         self.note(f"{group.label} is fenced")
 
     def agent_decided(self, group: Group, events: Sequence[Any], effects: Sequence[Any], now: float) -> None:
-        """Generations only grow, floors too, and one generation has one membership."""
+        """Generations only grow, floors too, one generation has one membership, and the fenced commit nothing."""
         state = group.agent
         assert state is not None
         key = (group.label, group.born)
+        for effect in effects:
+            if isinstance(effect, ToRanks) and isinstance(effect.message, Commit):
+                end = effect.message.merged.end
+                self._verdicts.add((*key, end))
+                if key in self._fenced:
+                    self.broken(f"{group.label} commits {end} though it was fenced")
         if state.floor < self._floors.get(key, 0):
             self.broken(f"{group.label} takes back what it abandoned")
         self._floors[key] = state.floor

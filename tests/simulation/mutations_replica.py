@@ -182,6 +182,7 @@ REPLICA: tuple[Mutation, ...] = (
         "for heal in book.heals if heal in ready)[:",
         "for heal in book.heals)[:",
     ),
+    _heal("a late Stage is obeyed anywhere", "if at_once and not (staging.entries or there):", "if False:"),
     _heal("a donor that levels does not stage", "+ merged.slots, stage=staged)", "+ merged.slots)"),
     _progress("progress is told at every chunk", "if seen is None or now < due_s(state):", "if seen is None:"),
     _session("nobody hears of a heal from its joiner", "heal=joining.heal if joining is not None else 0,", "heal=0,"),

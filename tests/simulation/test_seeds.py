@@ -11,6 +11,18 @@ import pytest
 
 from simulation.seeds import replay_command, run_seed, run_seeds
 
+FOUND = (
+    *(1330, 1729, 2256, 2550, 3075, 4106, 5058, 5108, 6379, 7448, 8184),
+    *(10262, 11373, 12560, 12637, 12893, 15260, 16897, 17929, 18356, 19199),
+)
+"""Seeds of the first 20,000 that showed what was wrong once."""
+
+
+@pytest.mark.slow
+def test_all_promises_hold_in_seeds_that_broke_one() -> None:
+    for seed in FOUND:
+        run_seed(seed)
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)

@@ -429,6 +429,16 @@ def test_in_a_hold_donors_stage_at_once() -> None:
     assert script.commits(heals=(3,)).stage == ()
 
 
+def test_who_stands_elsewhere_by_now_stages_nothing() -> None:
+    """The joiner would have two versions to choose from, and nobody else's donor has this one."""
+    script = donor()
+    script.told(Abandon(number=6))
+    script.told(Stage(heal=4, joiner="c", donors=2, place=0, now=True, version=Version(9, 5)))
+    assert all(said.heal != 4 for said in script.downs(StageFor))
+    script.based(6, roster=members("a", "b"))
+    assert script.commits(heals=(4, 4)).stage == ()
+
+
 def test_told_to_stage_at_once_in_a_step_it_names_the_heal_instead() -> None:
     """Ranks in a step may stand on two versions; the verdict is where they agree."""
     script = Script().begins()
