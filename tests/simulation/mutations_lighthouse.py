@@ -244,7 +244,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "key=lambda d: (0, d.name not in",
     ),
     _heal("contributors give first", "d.name not in spares", "d.name in spares"),
-    _heal("all donors hold the same stripes", "place=place, now=held > 0", "place=0, now=held > 0"),
+    _heal("all donors hold the same stripes", "place=place, now=now,", "place=0, now=now,"),
     _heal("a hold waits for a roll call", "group.held != state.change.number and not staged", "False"),
     _heal("a lost release is not said again", "state = _drop_forgotten(state)", "pass"),
     _heal(
