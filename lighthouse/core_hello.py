@@ -160,8 +160,10 @@ def _resume_heal(state: RunState, group: Group) -> RunState:
 
 def _resume_donor(state: RunState, group: Group) -> RunState:
     """A donor is back. Heals that it never heard of are begun anew: it would not be staged for."""
-    for other in list(state.groups.values()):
-        if group.name in other.donors and other.heal not in group.report.stagings and not other.moving:
+    for name in list(state.odd):  # who heals is odd
+        other = state.groups.get(name)
+        waits = other is not None and group.name in other.donors and other.heal not in group.report.stagings
+        if other is not None and waits and not other.moving:
             state = release(state, other)
     return state
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import process_time
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from simulation.fleet import Fleet
 SIZES = (128, 1024, 10_000)
 STEPS = 15
 """Commits of an agent that are measured; the median counts."""
+
+_JOINER = "j1"
 
 
 class Event(NamedTuple):
@@ -69,25 +71,19 @@ class Scale(NamedTuple):
 def measure(groups: int, repeats: int = 300) -> Scale:
     """Forms a run of so many groups, and measures."""
     fleet = Fleet(groups)
-    names = [f"g{i}" for i in range(groups)]
-    formed = _change(fleet, "formation", lambda: _form(fleet, names))
-    events = _events(fleet, names, repeats)
-    changes = [
-        formed,
-        _change(fleet, "kill", lambda: _kill(fleet, names[-1])),
-        _change(fleet, "join", lambda: _join(fleet, "j1"), "j1"),
-        _change(fleet, "drain", lambda: _drain(fleet, names[0])),
-        _change(fleet, "lighthouse restart", lambda: _restart(fleet)),
-    ]
+    formed, *others = CHANGES
+    changes = [_change(fleet, formed)]
+    events = _events(fleet, fleet.members, repeats)
+    changes += [_change(fleet, kind) for kind in others]
     return Scale(groups, commit_us(groups), tuple(events), tuple(changes))
 
 
-def _change(fleet: Fleet, kind: str, act: Callable[[], None], joiner: str = "") -> Change:
+def _change(fleet: Fleet, kind: str) -> Change:
     fleet.bytes_to.clear()
     events, cpu_s = fleet.events, fleet.cpu_s
-    act()
+    CHANGES[kind](fleet)
     told = dict(fleet.bytes_to)
-    outside = told.pop(joiner, 0)
+    outside = told.pop(_JOINER, 0)
     return Change(
         kind=kind,
         events=fleet.events - events,
@@ -97,22 +93,24 @@ def _change(fleet: Fleet, kind: str, act: Callable[[], None], joiner: str = "") 
     )
 
 
-def _form(fleet: Fleet, names: Sequence[str]) -> None:
+def _form(fleet: Fleet) -> None:
+    names = [f"g{i}" for i in range(fleet.groups)]
     for name in names:
         fleet.hello(name)
     assert len(fleet.members) == fleet.groups
     fleet.commit(*names)
 
 
-def _kill(fleet: Fleet, name: str) -> None:
-    before = fleet.number
+def _kill(fleet: Fleet) -> None:
+    name, before = f"g{fleet.groups - 1}", fleet.number
     fleet.say(name, Died(reason="signal 9", shard_rank=0, killed=True))
     assert fleet.number > before
     assert name not in fleet.members
     fleet.commit(*fleet.members)
 
 
-def _join(fleet: Fleet, name: str) -> None:
+def _join(fleet: Fleet) -> None:
+    name = _JOINER
     fleet.hello(name)
     fleet.say(name, fleet.report(name))
     fleet.say(name, CaughtUp(version=fleet.version))
@@ -123,7 +121,8 @@ def _join(fleet: Fleet, name: str) -> None:
     fleet.commit(*fleet.members, promoted=(joined,))
 
 
-def _drain(fleet: Fleet, name: str) -> None:
+def _drain(fleet: Fleet) -> None:
+    name = fleet.members[0]
     fleet.say(name, Drain())
     staying = [member for member in fleet.members if member != name]
     fleet.commit(staying[0], switch=fleet.prepared.number)
@@ -138,6 +137,10 @@ def _restart(fleet: Fleet) -> None:
         fleet.hello(name)
     assert fleet.state.change is None
     fleet.commit(*members)
+
+
+CHANGES = {"formation": _form, "kill": _kill, "join": _join, "drain": _drain, "lighthouse restart": _restart}
+"""In the order in which they are made."""
 
 
 def _events(fleet: Fleet, names: Sequence[str], repeats: int) -> list[Event]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from simulation.scale import Scale, commit_us, measure
+from lighthouse.table import Table
+from simulation.fleet import Fleet
+from simulation.scale import CHANGES, Scale, commit_us, measure
 
 FEW, MANY = 48, 768
 
@@ -25,6 +30,28 @@ def test_a_change_costs_each_member_the_same(scales: tuple[Scale, Scale], kind: 
     few, many = (scale.change(kind) for scale in scales)
     assert many.cpu_us < few.cpu_us * 5
     assert many.events / MANY < few.events / FEW * 1.5
+
+
+def test_a_change_looks_at_each_member_so_many_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the hellos of a restart asked all groups whose donor had come back: 50 ns are not seen at few groups."""
+    looked = 0
+    values = Table.values
+
+    def counted(table: Table[Any]) -> Iterator[Any]:
+        nonlocal looked
+        for value in values(table):
+            looked += 1
+            yield value
+
+    monkeypatch.setattr(Table, "values", counted)
+    each: dict[str, list[float]] = {}
+    for groups in (FEW, MANY):
+        fleet = Fleet(groups)
+        for kind, change in CHANGES.items():
+            looked = 0
+            change(fleet)
+            each.setdefault(kind, []).append(looked / groups)
+    assert all(many <= few * 1.5 for few, many in each.values()), each
 
 
 @pytest.mark.parametrize("kind", ["kill", "join", "drain", "lighthouse restart"])
