@@ -354,6 +354,12 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "return with_(state, deaths=deaths)",
     ),
     _poison("deaths are kept for ever", "if death.step >= state.newest.step)", "if True)"),
+    _poison(
+        "deaths in another history do not count",
+        "for death in state.deaths)\n    found",
+        "for death in state.deaths if death.step == version.step)\n    found",
+    ),
+    _poison("a person is asked about slots of other steps", "and 0 <= slot < slots}", "and 0 <= slot}"),
     _poison("deaths in steps that are over count", "slot < 0 or step < state.newest.step or", "slot < 0 or"),
     _change("what was set aside is dealt", "kept, able, gen.set_aside)", "kept, able)"),
     _change(
