@@ -245,12 +245,18 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _heal("contributors give first", "d.name not in spares", "d.name in spares"),
     _heal("all donors hold the same stripes", "place=place, now=held > 0", "place=0, now=held > 0"),
-    _heal("a hold waits for a roll call", "group.held != state.change.number and not staged", "False"),
+    _heal("a hold waits for a roll call", "return left or not (by_entries or group.moving)", "return left"),
+    _heal("who has entered since is still in its heal", "return left or not (by_entries", "return not (by_entries"),
+    _heal(
+        "the way back that began in a hold is taken for an older one",
+        "held=held, progress=None, caught=False)\n        return",
+        "progress=None, caught=False)\n        return",
+    ),
     _heal("a lost release is not said again", "state = _drop_forgotten(state)", "pass"),
     _heal(
         "a joiner is not asked what became of its weights",
-        "caught=False, loading=True, **fields)",
-        "caught=False, **fields)",
+        "caught=False, loading=True)",
+        "caught=False)",
     ),
     _hello(
         "a joiner begins anew with each stream", "    if group.report.heal == group.heal:\n        return state\n", ""

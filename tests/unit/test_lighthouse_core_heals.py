@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from lead import Lead, report_of, standing
 
-from lighthouse.core_values import Tell
+from lighthouse.core_values import Hold, Tell
 from lighthouse.values import (
     Abandon,
+    Base,
     CaughtUp,
     Died,
+    EntryName,
+    Failure,
     Heal,
     HealFailed,
     Opened,
@@ -219,3 +222,25 @@ def test_a_heal_that_waits_for_a_roll_call_is_begun_anew_in_a_hold() -> None:
         lead.say(name, standing(version, abandoned=lead.told(name, Abandon)[-1].number))
     (again,) = lead.told("j1", Heal)[1:]
     assert donors(again) == ["g1", "g2"] and all(s.now for s in stages(lead, ("g1", "g2")).values())
+
+
+# ---- what the joiner knows, and the lighthouse does not --------------------------------------------------------------
+
+
+def test_who_entered_with_a_heal_of_its_own_and_fell_out_heals_again() -> None:
+    lead = Lead(groups_wanted=2, min_groups=2)
+    version = lead.form("g1", "g2")
+    loses(lead, version, "g2")
+    lead.hello("j1")
+    number = lead.state.last_number
+    heal = lead.told("j1", Heal)[-1].heal
+    lead.say("j1", report_of(number, NOWHERE, heal=heal), progress(heal), report_of(number, version, heal=heal))
+    assert lead.members == ["g1", "j1"]
+    lead.say("j1", CaughtUp(version=version))
+    ahead = Version(version.step + 1, number)
+    for _ in range(2):  # the second time it is known that no entry leads it on
+        lead.say("j1", Failure(number=lead.number, reason="connection closed by peer"))
+        lead.say("g1", standing(ahead, abandoned=lead.state.last_number, entries=(EntryName(version, ahead),)))
+        lead.say("j1", report_of(lead.state.last_number, version, generation=number))
+    assert lead.state.hold is Hold.TOO_FEW and len(lead.told("j1", Base)) == 2
+    assert len(lead.told("j1", Heal)) == 2
