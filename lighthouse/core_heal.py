@@ -168,7 +168,9 @@ def _start(state: RunState, group: Group, donors: dict[str, Group]) -> RunState:
     passing = _sources(_loading(state)[: state.config.donors])
     state = send(state, group, Heal(heal=heal, sources=_sources(chosen), passing=passing))
     named = {donor.name: donor.incarnation for donor in chosen}
-    state = change_group(state, group, heal=heal, donors=named, held=held, progress=None, caught=False, loading=True)
+    # What it begins to write over is not what it said hello with: until it has caught up, equal to nobody's.
+    anew = {"loading": True, "digest": -heal, "donors_digest": chosen[0].digest}
+    state = change_group(state, group, heal=heal, donors=named, held=held, progress=None, caught=False, **anew)
     return tell(state, "heal", "", group.name, donors=" ".join(named))
 
 

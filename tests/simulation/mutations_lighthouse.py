@@ -252,11 +252,16 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "held=held, progress=None, caught=False)\n        return",
         "progress=None, caught=False)\n        return",
     ),
+    _heal(
+        "what is written over keeps its digest",
+        '"digest": -heal, "donors_digest"',
+        '"donors_digest"',
+    ),
     _heal("a lost release is not said again", "state = _drop_forgotten(state)", "pass"),
     _heal(
         "a joiner is not asked what became of its weights",
-        "caught=False, loading=True)",
-        "caught=False)",
+        '{"loading": True, "digest"',
+        '{"loading": False, "digest"',
     ),
     _hello(
         "a joiner begins anew with each stream", "    if group.report.heal == group.heal:\n        return state\n", ""
@@ -341,6 +346,19 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _record(
         "the base of a cold start is read like any other", "state.history.begun(base", "state.history.extended(base"
     ),
+    # ---- caught up, and the root
+    _record(
+        "a heal that is over is caught up in", "if not group.heal or group.report.heal != group.heal:", "if False:"
+    ),
+    _record(
+        "who has caught up with nobody we know has all it needs",
+        "if version == ROOT and group.donors_digest is None:",
+        "if False:",
+    ),
+    _record(
+        "whoever has loaded is equal to nobody", "group.digest if group.donors_digest is None else", "group.digest or"
+    ),
+    _change("who heals is healed from", " or [g for g in on if not g.heal] or on\n", " or on\n"),
     # ---- poison
     _poison("one death sets a slot aside", "\nDEATHS = 2\n", "\nDEATHS = 1\n"),
     _poison(

@@ -7,7 +7,7 @@ from lighthouse_script import FIRST, Script
 
 from lighthouse.core_keep import MOST
 from lighthouse.core_values import Hold
-from lighthouse.values import Beat, CaughtUp, Died, Heal, HealFailed, Release, Report, Source, Stage, Version
+from lighthouse.values import Beat, Died, Heal, HealFailed, Release, Report, Source, Stage, Version
 
 AT_5 = Version(5, FIRST)
 
@@ -54,7 +54,7 @@ def test_who_comes_back_standing_in_the_history_follows_entries() -> None:
     ]
     assert not script.to("g1", Stage), "no snapshot is staged"
     assert script.told("heal")[-1].text == "by entries"
-    script.says("g3", CaughtUp(version=Version(6, FIRST + 1)))
+    script.catches_up("g3", Version(6, FIRST + 1))
     assert script.told("prepare")[-1].fields["joins"] == "g3"
 
 
@@ -138,7 +138,7 @@ def test_who_is_a_member_again_is_owed_nothing() -> None:
     heal = script.sent("g1", Stage)[-1].heal
     script.commits(6, "g1", "g2", start=AT_5)
     back(script)
-    script.says("g3", CaughtUp(version=Version(6, FIRST + 1)))
+    script.catches_up("g3", Version(6, FIRST + 1))
     script.says("g2", Died(reason="gone", shard_rank=0))
     here = Version(6, FIRST + 1)
     for name in ("g1", "g3"):
