@@ -150,7 +150,8 @@ def stand(state: RunState, number: int) -> Standing | None:
         reporters = [g for g in reporters if not g.leaving]
     on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
     if newest == ROOT:
-        first = next((g for g in on if is_member(state.current, g)), on[0])
+        known = [g for g in on if is_member(state.current, g)] or [g for g in on if not g.heal] or on
+        first = known[0]  # not who heals, as long as others are here: they would heal from it then, in a circle
         on = [g for g in on if g.digest == first.digest]
     behind = [g for g in reporters if g.report.version != newest and _can_level(state, g, newest, on)]
     return Standing(version=newest, on=tuple(on), behind=tuple(behind))
@@ -220,7 +221,8 @@ def _aside(state: RunState, standing: Standing) -> core_poison.Aside:
     if not known or is_over(state, standing.version, _stopped(standing)):
         return core_poison.Aside(skipped=(), waiting=())
     answered = {slot for slots in _kept(standing).values() for slot in slots}
-    return core_poison.aside(state, standing.version, _lead(standing).report.cursor, answered)
+    slots = _step_slots(state, _roster(state, standing), standing)
+    return core_poison.aside(state, standing.version, _lead(standing).report.cursor, slots, answered)
 
 
 def _who_could_say(gen: Gen, step: int) -> str:
@@ -261,8 +263,7 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         state = with_(state, progress_s=state.progress_s + now - change.since_s)
     cursor = _lead(standing).report.cursor
     gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
-    slots = _step_slots(state, gen, standing)  # a death of another history may lie beyond
-    gen = msgspec.structs.replace(gen, set_aside=tuple(s for s in _aside(state, standing).skipped if s < slots))
+    gen = msgspec.structs.replace(gen, set_aside=_aside(state, standing).skipped)
     state = _tell_aside(state, gen)
     first = not state.gens
     if first:
@@ -355,15 +356,16 @@ def _deal(gen: Gen, slots: int, kept: dict[str, tuple[int, ...]]) -> dict[str, t
     return lost_deal(slots, kept, able, gen.set_aside)
 
 
-def _step_slots(state: RunState, gen: Gen, standing: Standing) -> int:
+def _step_slots(state: RunState, roster: Roster, standing: Standing) -> int:
     """Slots of the step that goes on: fixed when it was dealt first, whoever was lost since."""
-    contributors = sum(m.role is Role.CONTRIBUTOR for m in gen.roster)
-    return _lead(standing).report.step_slots or batch_of(state).step_slots(contributors, gen.cursor)
+    contributors = sum(m.role is Role.CONTRIBUTOR for m in roster)
+    report = _lead(standing).report
+    return report.step_slots or batch_of(state).step_slots(contributors, report.cursor)
 
 
 def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Standing) -> RunState:
     stop = _stopped(standing)
-    step_slots = _step_slots(state, gen, standing)
+    step_slots = _step_slots(state, gen.roster, standing)
     over = is_over(state, gen.version, stop)
     deal = _deal(gen, 0 if over else step_slots, {} if over else _kept(standing))
     first = member_group(state, gen.roster[0])

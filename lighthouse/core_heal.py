@@ -17,6 +17,7 @@ from lighthouse.core_change import Standing, stand
 from lighthouse.core_evidence import release
 from lighthouse.core_keep import way_back
 from lighthouse.core_state import (
+    Change,
     Group,
     RunState,
     change_group,
@@ -104,15 +105,23 @@ def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> Run
             state = release(state, group, caught=False)  # it is too late: nothing leads on from what it has loaded
             continue
         gone = _gone(group, there)
-        by_entries = any(keeping.heal == group.heal for keeping in state.kept)
-        staged = by_entries or group.moving
-        if state.change is not None and group.held != state.change.number and not staged:
-            state = release(state, group)  # in a hold there is no roll call to stage by
+        if state.change is not None and group.held != state.change.number and _is_over(state, group, state.change):
+            state = release(state, group, caught=False)
         elif gone and not takes_part(state, group) and not _suffice(group, gone):
             names = ", ".join(sorted(gone, key=natural_key))
             state = tell(state, "heal_again", f"donors of it are gone, or give no more: {names}", group.name)
             state = release(state, group, caught=False)
     return state
+
+
+def _is_over(state: RunState, group: Group, change: Change) -> bool:
+    """Whether a heal from before `change` is over: its joiner has entered since, and told so; or nobody has staged.
+
+    In a hold there is no roll call to stage by. What was told since the change began was told after the heal came.
+    """
+    left = group.report.abandoned >= change.number and group.report.heal != group.heal
+    by_entries = any(keeping.heal == group.heal for keeping in state.kept)
+    return left or not (by_entries or group.moving)
 
 
 def _gone(group: Group, there: dict[str, set[int]]) -> set[str]:
@@ -139,18 +148,19 @@ def _start(state: RunState, group: Group, donors: dict[str, Group], base: Versio
     """Has `group` follow entries that were kept for it, or else heal from those who have the fewest joiners, spares
     before contributors. base: where the donors stand in a hold."""
     known = way_back(state, group, donors)
+    held = state.change.number if state.change is not None else 0
     if known is not None:
         keeping, source = known
         keeper = Source(name=source.name, weights=source.weights)
         state = send(state, group, Heal(heal=keeping.heal, sources=(keeper,), entries=True))
         named = {source.name: source.incarnation}
-        state = change_group(state, group, heal=keeping.heal, donors=named, progress=None, caught=False)
+        state = change_group(state, group, heal=keeping.heal, donors=named, held=held, progress=None, caught=False)
         return tell(state, "heal", "by entries", group.name, donors=source.name)
     busy = Counter(name for g in state.groups.values() for name in g.donors)
     spares = {m.name for m in state.current.roster if m.role is Role.SPARE} if state.current else set[str]()
     ranked = sorted(donors.values(), key=lambda d: (busy[d.name], d.name not in spares, natural_key(d.name)))
     chosen = ranked[: state.config.donors]
-    heal, held = state.next_heal, state.change.number if state.change is not None else 0
+    heal = state.next_heal
     state = with_(state, next_heal=heal + 1)
     for place, donor in enumerate(chosen):
         now, at = base is not None, base or ROOT
@@ -159,8 +169,9 @@ def _start(state: RunState, group: Group, donors: dict[str, Group], base: Versio
     passing = _sources(_loading(state)[: state.config.donors])
     state = send(state, group, Heal(heal=heal, sources=_sources(chosen), passing=passing))
     named = {donor.name: donor.incarnation for donor in chosen}
-    fields = {"heal": heal, "donors": named, "held": held, "progress": None}
-    state = change_group(state, group, caught=False, loading=True, **fields)
+    # What it begins to write over is not what it said hello with: until it has caught up, equal to nobody's.
+    anew = {"loading": True, "digest": -heal, "donors_digest": chosen[0].digest}
+    state = change_group(state, group, heal=heal, donors=named, held=held, progress=None, caught=False, **anew)
     return tell(state, "heal", "", group.name, donors=" ".join(named))
 
 

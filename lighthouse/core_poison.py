@@ -1,10 +1,10 @@
 """Poison: a slot that kills whoever computes it would kill one group after the other. DESIGN §4.
 
-Deaths that a group's ranks died by themselves tell the slot in hand. Of the step in work they are counted by slot, and
-kept in the store, so that another lighthouse goes on counting. A slot in hand at two of them is *set aside*: no
-generation forms that would deal it again, until a person has it skipped; or, by policy, the next generation makes the
-step without it. That is said in the generation's base, so it holds for that step alone. A slot that a member on the
-base answers for is not set aside: it may be in that member's sum, from which nothing can be taken out again.
+Deaths that a group's ranks died by themselves tell the slot in hand. They are counted by slot until its step is
+committed, and kept in the store, so that another lighthouse goes on counting. A slot in hand at two of them is *set
+aside*: no generation forms that would deal it again, until a person has it skipped; or, by policy, the next generation
+makes the step without it. That is said in the generation's base, so it holds for that step alone. A slot that a member
+on the base answers for is not set aside: it may be in that member's sum, from which nothing can be taken out again.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ def moved_on(state: RunState) -> RunState:
     return with_(state, deaths=deaths, skipped=tuple(slot for slot in state.skipped if slot in known))
 
 
-def aside(state: RunState, version: Version, cursor: int, answered: Collection[int]) -> Aside:
-    """What is not to be dealt of the step after `version`, which begins at slot `cursor` of the run.
+def aside(state: RunState, version: Version, cursor: int, slots: int, answered: Collection[int]) -> Aside:
+    """What is not to be dealt of the step after `version`, which has so many slots from slot `cursor` of the run on.
+
+    Whoever died with one of them in hand may have met it in another step, of a history that was cut off since.
 
     answered: slots that members on the base answer for
     """
     current = state.current
     before = set(current.set_aside) if current is not None and current.version == version else set[int]()
-    counts = Counter(death.slot - cursor for death in state.deaths if death.step == version.step)
-    found = {slot for slot, count in counts.items() if count >= DEATHS and slot >= 0} | before
+    counts = Counter(death.slot - cursor for death in state.deaths)
+    found = {slot for slot, count in counts.items() if count >= DEATHS and 0 <= slot < slots} | before
     found -= set(answered)
     agreed = found if state.config.skip_poison else before | {slot - cursor for slot in state.skipped}
     return Aside(skipped=tuple(sorted(found & agreed)), waiting=tuple(sorted(found - agreed)))

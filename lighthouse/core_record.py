@@ -37,6 +37,7 @@ from lighthouse.core_values import (
     Tick,
 )
 from lighthouse.values import (
+    ROOT,
     Abandon,
     Beat,
     CaughtUp,
@@ -210,11 +211,13 @@ def _beat(state: RunState, group: Group, version: Version, now: float) -> RunSta
 
 
 def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
+    if not group.heal or group.report.heal != group.heal:
+        return state  # in a heal that is over: nothing leads it on
+    if version == ROOT and group.donors_digest is None:  # who has its weights, is not known: it begins anew
+        return release(state, group)
     if not group.caught:
         state = tell(state, "caught_up", "", group.name, step=version.step)
-    donors = (state.groups.get(name) for name in group.donors)
-    # At the root, what it said of its initial weights does not hold any more. (Below zero: equal to nobody's.)
-    digest = next((d.digest for d in donors if d is not None and d.version == version), -group.incarnation)
+    digest = group.digest if group.donors_digest is None else group.donors_digest
     fields = {"version": version, "digest": digest, "heal_failures": 0, "behind": 0}
     return change_group(state, group, caught=True, loading=False, apart=False, **fields)
 

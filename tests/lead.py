@@ -152,11 +152,17 @@ class Lead:
             self.say(name, msgspec.structs.replace(done, **fields))
         return version
 
+    def catches_up(self, name: str, version: Version) -> list[Effect]:
+        """`name`, which was told to heal, has loaded and followed up to `version`: what came of it."""
+        group = self.state.groups.get(name)
+        assert group is not None and group.heal
+        report = standing(version, abandoned=self.state.last_number, heal=group.heal)
+        return self.say(name, report, CaughtUp(version=version))
+
     def join(self, name: str, version: Version) -> Prepare:
         """`name` says hello, heals, has caught up at `version`: what it is told to prepare."""
         self.hello(name)
-        self.say(name, standing(version, abandoned=self.number))
-        self.say(name, CaughtUp(version=version))
+        self.catches_up(name, version)
         return self.told(name, Prepare)[-1]
 
 

@@ -267,8 +267,9 @@ class Lighthouse(RuleBasedStateMachine):
             "beat": [Beat(version=life.report.version)],
         }
         if kind in ("caught", "nowhere"):
+            heal = heals[-1].heal if heals else 0
             here = Version(-1, 0) if kind == "nowhere" else self.bases[number]
-            report = Report(abandoned=life.abandoned, version=here, cursor=4 * max(here.step, 0))
+            report = Report(abandoned=life.abandoned, version=here, cursor=4 * max(here.step, 0), heal=heal)
             self.reported(life, report)
             self.says(life, report, *([CaughtUp(version=here)] if kind == "caught" else []))
         else:

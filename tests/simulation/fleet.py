@@ -28,6 +28,7 @@ from lighthouse.values import (
     Base,
     Committed,
     EntryName,
+    Heal,
     Hello,
     Member,
     Opened,
@@ -59,6 +60,7 @@ class Fleet:
         self.answers: dict[str, tuple[int, ...]] = {}
         self.incarnations: dict[str, int] = {}
         self.abandoned: dict[str, int] = {}
+        self.heals: dict[str, int] = {}
         self._store = Store()
         self._term = self._store.lead()
         self._names: dict[int, str] = {}
@@ -114,6 +116,8 @@ class Fleet:
             case Abandon():
                 self.abandoned[name] = max(self.abandoned.get(name, 0), message.number)
                 self._waiting.append(self._said(name, self.report(name)))
+            case Heal():
+                self.heals[name] = message.heal
             case Base():
                 self.number, self.version = message.number, message.version
                 self.abandoned[name] = message.number
@@ -136,6 +140,7 @@ class Fleet:
             answers=self.answers.get(name, ()),
             step_slots=self.groups if name in self.answers else 0,
             entries=(EntryName(start=start, end=version),) if version.step else (),
+            heal=self.heals.get(name, 0),
         )
 
     def hello(self, name: str) -> None:

@@ -245,12 +245,23 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _heal("contributors give first", "d.name not in spares", "d.name in spares"),
     _heal("all donors hold the same stripes", "place=place, now=now,", "place=0, now=now,"),
-    _heal("a hold waits for a roll call", "group.held != state.change.number and not staged", "False"),
+    _heal("a hold waits for a roll call", "return left or not (by_entries or group.moving)", "return left"),
+    _heal("who has entered since is still in its heal", "return left or not (by_entries", "return not (by_entries"),
+    _heal(
+        "the way back that began in a hold is taken for an older one",
+        "held=held, progress=None, caught=False)\n        return",
+        "progress=None, caught=False)\n        return",
+    ),
+    _heal(
+        "what is written over keeps its digest",
+        '"digest": -heal, "donors_digest"',
+        '"donors_digest"',
+    ),
     _heal("a lost release is not said again", "state = _drop_forgotten(state)", "pass"),
     _heal(
         "a joiner is not asked what became of its weights",
-        "caught=False, loading=True, **fields)",
-        "caught=False, **fields)",
+        '{"loading": True, "digest"',
+        '{"loading": False, "digest"',
     ),
     _hello(
         "a joiner begins anew with each stream", "    if group.report.heal == group.heal:\n        return state\n", ""
@@ -335,6 +346,19 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _record(
         "the base of a cold start is read like any other", "state.history.begun(base", "state.history.extended(base"
     ),
+    # ---- caught up, and the root
+    _record(
+        "a heal that is over is caught up in", "if not group.heal or group.report.heal != group.heal:", "if False:"
+    ),
+    _record(
+        "who has caught up with nobody we know has all it needs",
+        "if version == ROOT and group.donors_digest is None:",
+        "if False:",
+    ),
+    _record(
+        "whoever has loaded is equal to nobody", "group.digest if group.donors_digest is None else", "group.digest or"
+    ),
+    _change("who heals is healed from", " or [g for g in on if not g.heal] or on\n", " or on\n"),
     # ---- poison
     _poison("one death sets a slot aside", "\nDEATHS = 2\n", "\nDEATHS = 1\n"),
     _poison(
@@ -354,6 +378,12 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "return with_(state, deaths=deaths)",
     ),
     _poison("deaths are kept for ever", "if death.step >= state.newest.step)", "if True)"),
+    _poison(
+        "deaths in another history do not count",
+        "for death in state.deaths)\n    found",
+        "for death in state.deaths if death.step == version.step)\n    found",
+    ),
+    _poison("a person is asked about slots of other steps", "and 0 <= slot < slots}", "and 0 <= slot}"),
     _poison("deaths in steps that are over count", "slot < 0 or step < state.newest.step or", "slot < 0 or"),
     _change("what was set aside is dealt", "kept, able, gen.set_aside)", "kept, able)"),
     _change(

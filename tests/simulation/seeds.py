@@ -76,7 +76,7 @@ def recover(world: World) -> None:
     """Promise: once faults stop, everyone commits again, and full strength returns; after a cold start, if need be."""
     deadline = world.engine.now + RECOVER_S
     calm_since = world.engine.now
-    while world.engine.now < deadline and world.watch.ended is None:
+    while world.engine.now < deadline and world.watch.ended is None and not over(world):
         world.run(0.5)
         if not missing(world, calm_since):
             world.run(1.0)
@@ -94,10 +94,19 @@ def recover(world: World) -> None:
             world.watch.told_kinds["asked"] += 1
             world.beacons[-1].cold_start()
             deadline = world.engine.now + RECOVER_S
-    if world.watch.ended is None:
+    if world.watch.ended is None and not over(world):
         lacks = missing(world, calm_since)
         world.watch.broken(f"not recovered {RECOVER_S:g} s after the last fault: {'; '.join(lacks)}")
         world.watch.raise_broken()
+
+
+def over(world: World) -> bool:
+    """Whether the farewell was reported, and everybody has left with success.
+
+    Nothing is left to recover then, even if the store was lost since: what a lighthouse finds there is no run.
+    """
+    left = all(group.agent is None and group.exit_code == 0 for group in world.groups.values())
+    return left and world.watch.finished is not None
 
 
 def see_to_poison(world: World) -> None:
@@ -136,11 +145,19 @@ def hopeless(world: World) -> bool:
     unreachable = any(
         not up & set(gen.members.items()) for gen in state.gens if state.hold is Hold.FENCE or not gen.left
     )
+    return unreachable or not state.gens or not lasting(world)
+
+
+def lasting(world: World) -> list[str]:
+    """Groups that live and have trained weights of the history: the run can go on from any of them."""
     # Of a heal that failed, some ranks may have loaded theirs: a copy is whole only where all shards have it.
-    weights = any(
-        all(r.book.usable and r.book.version != ROOT for r in g.ranks) for g in world.groups.values() if g.training
-    )
-    return unreachable or not state.gens or not weights
+    return [
+        group.label
+        for group in world.groups.values()
+        if group.training
+        and all(rank.book.usable and rank.book.version != ROOT for rank in group.ranks)
+        and not any(world.watch.is_cut_off(rank.book.version) for rank in group.ranks)
+    ]
 
 
 def missing(world: World, since_s: float) -> list[str]:
@@ -175,7 +192,7 @@ def missing(world: World, since_s: float) -> list[str]:
 
 def finish(world: World) -> None:
     """Promise: asked to stop, all finish at one version with equal weights and leave with success."""
-    if world.watch.ended is not None or hopeless(world):
+    if world.watch.ended is not None or over(world) or hopeless(world):
         return
     world.watch.stop_asked = True
     for group in world.groups.values():

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 
-from simulation.seeds import replay_command, run_seed, run_seeds
+from lighthouse.values import Version
+from simulation.seeds import finish, lasting, recover, replay_command, run_seed, run_seeds
+from simulation.stage import ROLL_CALL, Stage
+from simulation.store import Store
+from simulation.world import Spec, World
+
+QUIET = Spec(groups=3, slots=6, slot_s=0.05, unkind=False, drift=0.0, marks=False)
 
 FOUND = (
     *(1330, 1729, 2256, 2550, 3075, 4106, 5058, 5108, 6379, 7448, 8184),
@@ -41,3 +48,29 @@ def test_a_seed_always_tells_the_same_story() -> None:
     assert one.watch.times == two.watch.times
     assert list(one.watch.notes) == list(two.watch.notes)
     assert [turn for life in one.lives for turn in life.turns] == [turn for life in two.lives for turn in life.turns]
+
+
+def test_a_run_that_everybody_has_left_with_success_lacks_nothing() -> None:
+    """Its store is lost before they have all said goodbye: no lighthouse will ever say that the run has ended."""
+    world = World(1, msgspec.structs.replace(QUIET, data_slots=30))
+    world.run(20.0, lambda: len(world.watch.exits) == 3)
+    assert world.watch.finished == Version(5, max(world.watch.bases)) and world.watch.ended is None
+    world.beacons[-1].crash()
+    world.store = Store(world.spec.terms)
+    recover(world)
+    finish(world)
+    assert world.watch.ended is None and {code for _, code, _ in world.watch.exits} == {0}
+
+
+def test_weights_beside_the_history_are_none_that_a_run_could_go_on_from() -> None:
+    """B alone made step 3, and is cut off; the others go on from step 2. Only an operator could begin at B."""
+    stage = Stage(msgspec.structs.replace(QUIET, groups=0, groups_wanted=2), ("A", "B"))
+    stage.only[ROLL_CALL, 3] = frozenset({("B", 0)})
+    stage.run(20.0, lambda: any(who == "B" and end.step == 3 for _, who, end in stage.watch.times))
+    assert lasting(stage) == ["A", "B"]
+    for source, target in (("A", "B"), ("B", "A"), ("B", "lighthouse"), ("lighthouse", "B")):
+        stage.network.cut(source, target)
+    stage.only.clear()
+    stage.run(20.0, lambda: any(who == "A" and end.step == 4 for _, who, end in stage.watch.times))
+    assert [stage.groups[name].ranks[0].book.version.step for name in ("A", "B")] == [4, 3]
+    assert lasting(stage) == ["A"]

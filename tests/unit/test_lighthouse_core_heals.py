@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from lead import Lead, report_of, standing
+from lead import Lead, member, report_of, standing
 
-from lighthouse.core_values import Tell
+from lighthouse.core_values import Hold, Tell
 from lighthouse.values import (
+    ROOT,
     Abandon,
+    Base,
     CaughtUp,
     Died,
+    EntryName,
+    Failure,
     Heal,
     HealFailed,
     Opened,
+    Prepare,
     Progress,
     Release,
     Stage,
@@ -146,7 +151,7 @@ def test_a_donor_that_was_started_again_is_not_the_donor() -> None:
     lead.commit(4, "g2", "g3")
     now = Version(4, lead.number)
     lead.hello("g1")
-    lead.say("g1", standing(now, abandoned=lead.number), CaughtUp(version=now))
+    lead.catches_up("g1", now)
     number = lead.state.last_number
     for name in THREE:
         lead.say(name, Opened(number=number))
@@ -219,3 +224,99 @@ def test_a_heal_that_waits_for_a_roll_call_is_begun_anew_in_a_hold() -> None:
         lead.say(name, standing(version, abandoned=lead.told(name, Abandon)[-1].number))
     (again,) = lead.told("j1", Heal)[1:]
     assert donors(again) == ["g1", "g2"] and all(s.now for s in stages(lead, ("g1", "g2")).values())
+
+
+def test_who_caught_up_in_a_heal_that_is_over_heals_again() -> None:
+    """Its donor is gone, and nobody keeps a log for it: it would never learn of the switch."""
+    lead = Lead(groups_wanted=1)
+    version = lead.form("g1")
+    for name in ("j1", "j2"):
+        lead.hello(name)
+    lead.catches_up("j1", version)
+    late = lead.told("j2", Heal)[0].heal
+    lead.say("j2", report_of(lead.number, NOWHERE, heal=late))
+    lead.say("g1", Died(reason="signal 9", shard_rank=0))
+    lead.say("j1", report_of(lead.state.last_number, version))
+    assert lead.members == ["j1"] and "heal_again" in lead.kinds()
+    lead.say("j2", report_of(lead.number, version, heal=late), CaughtUp(version=version))
+    assert len(lead.told("j2", Heal)) == 1, "a newcomer is no donor"
+    grown = member("j1", lead.incarnations["j1"])
+    lead.commit(4, "j1", promoted=(grown,))
+    assert not lead.told("j2", Prepare)
+    assert [donors(heal) for heal in lead.told("j2", Heal)] == [["g1"], ["j1"]]
+
+
+# ---- at the root, where equal versions say nothing of weights --------------------------------------------------------
+
+
+def loads_at_the_root(lead: Lead, name: str) -> None:
+    """It was told to heal, and all its ranks have loaded: it has not caught up yet."""
+    number = lead.state.last_number
+    heal = lead.told(name, Heal)[-1].heal
+    lead.say(name, report_of(number, NOWHERE, heal=heal), progress(heal, ROOT), report_of(number, ROOT, heal=heal))
+
+
+def begins(lead: Lead, *digests: int) -> None:
+    """g1, g2 and so on came with these initial weights, and have reported; too few of them are equal."""
+    for i, digest in enumerate(digests, 1):
+        lead.hello(f"g{i}", digest=digest)
+    for i in range(len(digests)):
+        lead.say(f"g{i + 1}", report_of(lead.state.last_number))
+    assert lead.state.hold is Hold.TOO_FEW
+
+
+def test_who_has_loaded_has_not_the_weights_any_more_that_it_began_with() -> None:
+    lead = Lead(groups_wanted=2, min_groups=2)
+    begins(lead, 1, 2)
+    loads_at_the_root(lead, "g2")
+    lead.say("g1", Died(reason="signal 9", shard_rank=0))
+    lead.hello("g3", report_of(lead.state.last_number), digest=2)
+    assert not lead.told("g3", Base), "it has what g2 had before it loaded"
+    assert donors(lead.told("g3", Heal)[-1]) == ["g2"]
+
+
+def test_another_lighthouse_does_not_know_whose_weights_were_loaded() -> None:
+    """The donor was started anew since, with other initial weights."""
+    lead = Lead(groups_wanted=2, min_groups=2)
+    lead.hello("g1", digest=2)
+    lead.hello("g2", report_of(0, heal=5, donors=("g1",)), incarnation=7, digest=77)
+    number = lead.state.last_number
+    lead.say("g1", report_of(number))
+    lead.say("g2", report_of(number, heal=5), progress(5, ROOT), CaughtUp(version=ROOT))
+    assert not lead.told("g2", Base)
+    assert donors(lead.told("g2", Heal)[-1]) == ["g1"]
+
+
+def test_nobody_heals_from_whom_it_is_the_donor_of() -> None:
+    lead = Lead(groups_wanted=2, min_groups=2)
+    begins(lead, 1, 2)
+    loads_at_the_root(lead, "g2")
+    lead.say("g1", Died(reason="signal 9", shard_rank=0))
+    lead.hello("g1", report_of(lead.state.last_number, NOWHERE), digest=1)
+    assert donors(lead.told("g1", Heal)[-1]) == ["g2"]
+    loads_at_the_root(lead, "g1")
+    assert len(lead.told("g2", Heal)) == 1, "the one that was begun before g1 died"
+    lead.say("g1", CaughtUp(version=ROOT))
+    assert lead.members == ["g1", "g2"]
+
+
+# ---- what the joiner knows, and the lighthouse does not --------------------------------------------------------------
+
+
+def test_who_entered_with_a_heal_of_its_own_and_fell_out_heals_again() -> None:
+    lead = Lead(groups_wanted=2, min_groups=2)
+    version = lead.form("g1", "g2")
+    loses(lead, version, "g2")
+    lead.hello("j1")
+    number = lead.state.last_number
+    heal = lead.told("j1", Heal)[-1].heal
+    lead.say("j1", report_of(number, NOWHERE, heal=heal), progress(heal), report_of(number, version, heal=heal))
+    assert lead.members == ["g1", "j1"]
+    lead.say("j1", CaughtUp(version=version))
+    ahead = Version(version.step + 1, number)
+    for _ in range(2):  # the second time it is known that no entry leads it on
+        lead.say("j1", Failure(number=lead.number, reason="connection closed by peer"))
+        lead.say("g1", standing(ahead, abandoned=lead.state.last_number, entries=(EntryName(version, ahead),)))
+        lead.say("j1", report_of(lead.state.last_number, version, generation=number))
+    assert lead.state.hold is Hold.TOO_FEW and len(lead.told("j1", Base)) == 2
+    assert len(lead.told("j1", Heal)) == 2

@@ -6,14 +6,15 @@ import pytest
 from lighthouse_script import FIRST, Script
 
 from lighthouse.core_keep import MOST
-from lighthouse.values import Beat, CaughtUp, Died, Heal, HealFailed, Release, Report, Source, Stage, Version
+from lighthouse.core_values import Hold
+from lighthouse.values import Beat, Died, Heal, HealFailed, Release, Report, Source, Stage, Version
 
 AT_5 = Version(5, FIRST)
 
 
-def left_behind(away: str = "g3", lease_s: float = 2.0) -> Script:
+def left_behind(away: str = "g3", lease_s: float = 2.0, min_groups: int = 1) -> Script:
     """Three groups at step 5; the lease of one runs out, and the others go on."""
-    script = Script(groups_wanted=3, lease_s=lease_s)
+    script = Script(groups_wanted=3, lease_s=lease_s, min_groups=min_groups)
     script.forms("g1", "g2", "g3")
     for step in range(1, 6):
         script.commits(step, "g1", *(("g2", "g3") if step == 1 else ()))
@@ -53,8 +54,21 @@ def test_who_comes_back_standing_in_the_history_follows_entries() -> None:
     ]
     assert not script.to("g1", Stage), "no snapshot is staged"
     assert script.told("heal")[-1].text == "by entries"
-    script.says("g3", CaughtUp(version=Version(6, FIRST + 1)))
+    script.catches_up("g3", Version(6, FIRST + 1))
     assert script.told("prepare")[-1].fields["joins"] == "g3"
+
+
+def test_in_a_hold_what_it_said_before_it_heard_of_its_way_back_changes_nothing() -> None:
+    script = left_behind(min_groups=2)
+    script.commits(6, "g1", "g2", start=AT_5)
+    script.says("g2", Died(reason="gone", shard_rank=0))
+    script.reports("g1", Version(6, FIRST + 1))
+    assert script.hold is Hold.TOO_FEW
+    back(script)
+    script.reports("g3", AT_5)
+    assert [heal.entries for heal in script.sent("g3", Heal)] == [True]
+    script.reports("g3", Version(6, FIRST + 1), heal=script.heal("g3").heal, generation=FIRST)
+    assert {m.name for m in script.state.current.roster} == {"g1", "g3"}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +138,7 @@ def test_who_is_a_member_again_is_owed_nothing() -> None:
     heal = script.sent("g1", Stage)[-1].heal
     script.commits(6, "g1", "g2", start=AT_5)
     back(script)
-    script.says("g3", CaughtUp(version=Version(6, FIRST + 1)))
+    script.catches_up("g3", Version(6, FIRST + 1))
     script.says("g2", Died(reason="gone", shard_rank=0))
     here = Version(6, FIRST + 1)
     for name in ("g1", "g3"):

@@ -9,7 +9,7 @@ from lead import SETUP, Lead, report_of, standing
 
 from lighthouse.core import hold, wake_at
 from lighthouse.core_values import Hold, Tell
-from lighthouse.values import Abandon, Base, Heal, Prepare, Progress, Stage, Version
+from lighthouse.values import Abandon, Base, Beat, CaughtUp, Failure, Goodbye, Heal, Prepare, Progress, Stage, Version
 
 TWO = ("g1", "g2")
 PAUSES = {**SETUP, "heal": "pause"}
@@ -84,6 +84,21 @@ def test_no_entry_leads_anybody_on() -> None:
     lead.say("g1", standing(ahead, abandoned=number))
     lead.say("j1", report_of(number, NOWHERE))
     assert lead.told("g2", Heal), "one behind a holder of the entry, it loads"
+
+
+def test_a_joiner_that_entered_and_is_one_behind_loads_again() -> None:
+    lead, version, heal = paused(min_groups=2)
+    number = lead.state.last_number
+    lead.say("j1", report_of(number, NOWHERE, heal=heal.heal), report_of(number, version, heal=heal.heal))
+    assert lead.members == ["g1", "g2", "j1"]
+    lead.say("j1", CaughtUp(version=version))
+    lead.say("j1", Failure(number=lead.number, reason="connection closed by peer"))
+    ahead, number = Version(version.step + 1, number), lead.state.last_number
+    lead.say("g2", Beat(version=ahead), Goodbye(reason="drained"))
+    lead.say("g1", standing(ahead, abandoned=number))
+    lead.say("j1", report_of(number, version, generation=ahead.generation))
+    assert hold(lead.state, lead.now) is Hold.TOO_FEW
+    assert len(lead.told("j1", Heal)) == 2
 
 
 @pytest.mark.parametrize("setup", [SETUP, PAUSES])

@@ -107,6 +107,27 @@ def test_a_slot_that_somebody_answers_for_stays() -> None:
     assert script.base("g1").set_aside == () and dealt(script, "g1", "g2") == [0, 1, 2, 3]
 
 
+def test_a_slot_is_the_same_in_whatever_step_it_comes() -> None:
+    """A cold start cut off the history in which it was in step 4; since then it is in step 2."""
+    script = trains(skip_poison=True)
+    dies(script, "g3", 6, Version(3, 70))
+    dies(script, "g4", 6)
+    report(script, g1=(0,), g2=(1,))
+    assert script.base("g1").set_aside == (2,) and dealt(script, "g1", "g2") == [0, 1, 3]
+
+
+@pytest.mark.parametrize("slot", [3, 8])
+@pytest.mark.parametrize("known", [0, 4])
+def test_no_person_is_asked_for_slots_that_are_in_other_steps(slot: int, known: int) -> None:
+    """known: the size of the step, if anybody knows it; it is dealt anew otherwise."""
+    script = trains()
+    dies(script, "g3", slot)
+    dies(script, "g4", slot)
+    for name in ("g1", "g2"):
+        script.reports(name, ONE, generation=script.number, step_slots=known)
+    assert script.hold is Hold.NONE and dealt(script, "g1", "g2") == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("skips", [False, True])
 def test_another_lighthouse_goes_on_counting(skips: bool) -> None:
     script = trains()
