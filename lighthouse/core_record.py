@@ -210,6 +210,8 @@ def _beat(state: RunState, group: Group, version: Version, now: float) -> RunSta
 
 
 def _caught_up(state: RunState, group: Group, version: Version) -> RunState:
+    if group.heal == 0 or group.report.heal != group.heal:
+        return state  # of a heal that is over: nothing leads on from there, and its end would not be heard
     if not group.caught:
         state = tell(state, "caught_up", "", group.name, step=version.step)
     donors = (state.groups.get(name) for name in group.donors)

@@ -16,6 +16,7 @@ from lighthouse.values import (
     CaughtUp,
     Committed,
     EntryName,
+    Heal,
     Hello,
     Member,
     Prepare,
@@ -152,11 +153,15 @@ class Lead:
             self.say(name, msgspec.structs.replace(done, **fields))
         return version
 
+    def catch_up(self, name: str, version: Version) -> list[Effect]:
+        """`name`, which was told to heal, has done so, up to `version`."""
+        heal = self.told(name, Heal)[-1].heal
+        return self.say(name, standing(version, abandoned=self.number, heal=heal), CaughtUp(version=version))
+
     def join(self, name: str, version: Version) -> Prepare:
         """`name` says hello, heals, has caught up at `version`: what it is told to prepare."""
         self.hello(name)
-        self.say(name, standing(version, abandoned=self.number))
-        self.say(name, CaughtUp(version=version))
+        self.catch_up(name, version)
         return self.told(name, Prepare)[-1]
 
 

@@ -170,7 +170,8 @@ class Script:
 
     def catches_up(self, name: str, version: Version) -> list[Effect]:
         """A group that was told to heal has loaded `version`, and has all that there is."""
-        report = Report(abandoned=self.number, version=version, cursor=4 * version.step)
+        heal = self.heal(name).heal
+        report = Report(abandoned=self.number, version=version, cursor=4 * version.step, heal=heal)
         return self.says(name, report, CaughtUp(version=version))
 
     # ---- what came of it -------------------------------------------------------------------------------------------

@@ -127,6 +127,8 @@ class Lighthouse(RuleBasedStateMachine):
                     self.script.does_not_hear(conn) if hasattr(self.script, "does_not_hear") else None
                 case EndRun() | StoreFinished():
                     self.over = True
+        groups = self.script.state.groups.values()
+        assert all(group.heal for group in groups if group.caught), "who has caught up is owed what comes next"
 
     def base_is_stored(self, base: StoreBase) -> None:
         assert base.number > max(self.bases), "bases grow"
@@ -268,7 +270,8 @@ class Lighthouse(RuleBasedStateMachine):
         }
         if kind in ("caught", "nowhere"):
             here = Version(-1, 0) if kind == "nowhere" else self.bases[number]
-            report = Report(abandoned=life.abandoned, version=here, cursor=4 * max(here.step, 0))
+            heal = heals[-1].heal if heals else 0
+            report = Report(abandoned=life.abandoned, version=here, cursor=4 * max(here.step, 0), heal=heal)
             self.reported(life, report)
             self.says(life, report, *([CaughtUp(version=here)] if kind == "caught" else []))
         else:

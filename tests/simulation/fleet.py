@@ -28,6 +28,7 @@ from lighthouse.values import (
     Base,
     Committed,
     EntryName,
+    Heal,
     Hello,
     Member,
     Opened,
@@ -59,6 +60,7 @@ class Fleet:
         self.answers: dict[str, tuple[int, ...]] = {}
         self.incarnations: dict[str, int] = {}
         self.abandoned: dict[str, int] = {}
+        self.heals: dict[str, int] = {}
         self._store = Store()
         self._term = self._store.lead()
         self._names: dict[int, str] = {}
@@ -118,6 +120,8 @@ class Fleet:
                 self.number, self.version = message.number, message.version
                 self.abandoned[name] = message.number
                 self.answers[name] = message.slots
+            case Heal():
+                self.heals[name] = message.heal
             case Prepare():
                 self._prepared = message
                 self._waiting.append(self._said(name, Opened(number=message.number)))
@@ -136,6 +140,7 @@ class Fleet:
             answers=self.answers.get(name, ()),
             step_slots=self.groups if name in self.answers else 0,
             entries=(EntryName(start=start, end=version),) if version.step else (),
+            heal=self.heals.get(name, 0),
         )
 
     def hello(self, name: str) -> None:

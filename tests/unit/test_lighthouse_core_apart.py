@@ -9,7 +9,7 @@ from lighthouse.core_apart import TRIES
 from lighthouse.core_record import APART_TRIES
 from lighthouse.core_values import Hold
 from lighthouse.deadlines import DEFAULTS
-from lighthouse.values import Base, Beat, CaughtUp, Heal, HealFailed, Leave, Probe, Probed, Report, Version
+from lighthouse.values import Base, Beat, Heal, HealFailed, Leave, Probe, Probed, Version
 
 AT_1 = Version(1, FIRST)
 WAITS = 1_000_000
@@ -128,8 +128,7 @@ def test_who_is_apart_is_not_taken_back_by_the_next_change_but_as_a_joiner() -> 
     script.reports("g2", AT_1)
     script.reports("g1", Version(2, number))
     assert members(script) == ["g1"] and not script.to("g2", Base)
-    here = Version(2, number)
-    script.says("g2", Report(abandoned=script.number, version=here, cursor=8), CaughtUp(version=here))
+    script.catches_up("g2", Version(2, number))
     assert not script.group("g2").apart
 
 

@@ -119,7 +119,8 @@ def test_min_groups_hold_in_a_cold_start_too_and_others_heal_for_it() -> None:
     script.does(ASKED)
     assert script.hold is Hold.TOO_FEW and not script.told("cold_start")
     assert script.heal("g2").sources[0].name == "g1"
-    script.says("g2", Report(abandoned=FIRST, version=old, cursor=32), CaughtUp(version=old))
+    heal = script.heal("g2").heal
+    script.says("g2", Report(abandoned=FIRST, version=old, cursor=32, heal=heal), CaughtUp(version=old))
     assert script.base("g2").version == script.base("g1").version == old
     assert len(script.told("cold_start")) == 1 and not script.state.cold
 

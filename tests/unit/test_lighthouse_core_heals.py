@@ -13,6 +13,7 @@ from lighthouse.values import (
     Heal,
     HealFailed,
     Opened,
+    Prepare,
     Progress,
     Release,
     Stage,
@@ -131,6 +132,22 @@ def test_two_dead_donors_are_too_many_if_they_were_neighbours(
     assert (len(lead.told("j1", Heal)) == 2) is again
 
 
+def test_who_has_caught_up_in_a_heal_that_is_over_heals_anew() -> None:
+    """Nobody owes it entries any more, and that it fell behind is not heard: with it, plans would stall for ever."""
+    lead = Lead(groups_wanted=3, donors=2)
+    version, heal = healing(lead, *THREE, moves=True)
+    late = (standing(version, abandoned=lead.number, heal=heal.heal), CaughtUp(version=version))
+    lead.say("j1", HealFailed(heal=heal.heal, reason="no bytes"))
+    lead.say("j1", *late)
+    assert not lead.told("j1", Prepare), "it is in no heal now"
+    lead.pass_time(1.5, beating=(*THREE, "j1"))
+    (again,) = lead.told("j1", Heal)[1:]
+    lead.say("j1", *late)
+    assert not lead.told("j1", Prepare), "it was told of another, which it had not heard of"
+    lead.say("j1", standing(version, abandoned=lead.number, heal=again.heal), CaughtUp(version=version))
+    assert lead.told("j1", Prepare)
+
+
 def test_one_donor_is_enough_to_follow() -> None:
     lead = Lead(groups_wanted=3)
     version, heal = healing(lead, *THREE, moves=True)
@@ -146,7 +163,7 @@ def test_a_donor_that_was_started_again_is_not_the_donor() -> None:
     lead.commit(4, "g2", "g3")
     now = Version(4, lead.number)
     lead.hello("g1")
-    lead.say("g1", standing(now, abandoned=lead.number), CaughtUp(version=now))
+    lead.catch_up("g1", now)
     number = lead.state.last_number
     for name in THREE:
         lead.say(name, Opened(number=number))

@@ -51,9 +51,7 @@ def test_a_join_is_planned_once_it_has_caught_up() -> None:
     version = lead.form(*TWO)
     lead.hello("j1")
     assert not lead.told("g1", Prepare)
-    lead.take()
-    lead.say("j1", standing(version, abandoned=lead.number))
-    effects = lead.say("j1", CaughtUp(version=version))
+    effects = lead.catch_up("j1", version)
     stored = [e for e in effects if isinstance(e, StoreNumber | StoreClaim)]
     assert [type(e) for e in stored] == [StoreNumber, StoreClaim]
     assert [e.number for e in stored] == [version.generation + 1] * 2
