@@ -56,7 +56,10 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
     if report.abandoned < group.report.abandoned:
         return state
     stands = report.version.step >= 0
-    told = {"caught": group.caught and stands, "loading": group.loading and stands}
+    caught = group.caught and stands
+    # What was said of initial weights does not hold in a heal, until it is known whose they are: equal to nobody's.
+    digest = group.digest if caught or not report.heal else -group.incarnation
+    told = {"caught": caught, "loading": group.loading and stands, "digest": digest}
     state = change_group(state, group, report=report, version=report.version, **told)
     for gen in state.gens:
         if not is_member(gen, group):

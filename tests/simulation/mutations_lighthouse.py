@@ -218,6 +218,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "paused_s=state.paused_s) if",
     ),
     _record("incarnations return with a lost store", "if stored.next_incarnation > 1 else event.wall_ms,", ","),
+    _evidence("loaded at the root, and initial all the same", "if caught or not report.heal else", "if True else"),
     _record("caught up in another heal counts", "if group.heal == 0 or group.report.heal != group.heal:", "if False:"),
     _record("an old heal's failure ends the new one", "    if group.heal != failed.heal:", "    if False:"),
     _record(
