@@ -10,6 +10,7 @@ import os
 import pytest
 
 from simulation.seeds import replay_command, run_seed, run_seeds
+from simulation.world import Spec, World
 
 
 @pytest.mark.slow
@@ -22,6 +23,16 @@ def test_all_promises_hold_in_every_seed() -> None:
     # A run of seeds in which nothing happens proves nothing.
     for kind in ("formed", "switched", "heal", "died", "lost", "drain", "hold", "heal_failed", "finished"):
         assert counts[kind] > count // 50, f"{kind} happened only {counts[kind]} times"
+
+
+def test_who_is_started_after_a_person_wanted_the_run_to_stop_is_asked_too() -> None:
+    world = World(1, Spec(groups=2, slot_s=0.3))
+    world.run(1.0)
+    world.watch.stop_asked = True
+    for group in world.groups.values():
+        group.rank_dies(group.ranks[0], -9, "")
+    world.run(1.0)
+    assert all(rank.alive and rank.wants_stop for group in world.groups.values() for rank in group.ranks)
 
 
 def test_a_seed_always_tells_the_same_story() -> None:
