@@ -19,6 +19,7 @@ from lighthouse.core_state import (
     lease_clock,
     put_group,
     send,
+    shown,
     tell,
     with_,
 )
@@ -34,7 +35,10 @@ def take_hello(state: RunState, conn: int, hello: Hello, now: float) -> RunState
     known = state.groups.get(hello.name)
     newer = max(known.incarnation if known else 0, *(g.members.get(hello.name, 0) for g in state.gens), 0)
     if hello.incarnation and hello.incarnation < newer:
-        state = tell(state, "fenced", f"incarnation {hello.incarnation} is older than {newer}", hello.name)
+        # A number below the first is of a store that was lost: as it is.
+        since = state.first_number - 1 if hello.incarnation >= state.first_number else 0
+        older, by = hello.incarnation - since, newer - since
+        state = tell(state, "fenced", f"incarnation {older} is older than {by}", hello.name)
         return emit(state, Send(conn=conn, message=Fenced(by=newer)), CloseStream(conn=conn))
     if not state.gens and not len(state.groups):
         state = with_(state, setup=hello.setup)
@@ -118,7 +122,7 @@ def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: 
         first_number=state.first_number,
         join=bool(state.gens) and not member,
     )
-    state = tell(send(state, group, welcome), "hello", "", group.name, incarnation=incarnation)
+    state = tell(send(state, group, welcome), "hello", "", group.name, incarnation=shown(state, incarnation))
     if state.finished is not None or state.ended:
         reason = state.ended or "the run is finished"
         return send(state, group, Leave(reason=reason, success=state.finished is not None))

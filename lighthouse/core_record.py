@@ -104,7 +104,7 @@ def _started(state: RunState, event: Started, now: float) -> RunState:
         check_s=now + state.config.lease_s,
         first_number=stored.first_number or event.wall_ms,
         last_number=stored.last_number or event.wall_ms - 1,
-        next_incarnation=stored.next_incarnation,
+        next_incarnation=stored.next_incarnation if stored.next_incarnation > 1 else event.wall_ms,  # or one returns
         next_heal=event.wall_ms,
         setup=stored.setup,
         finished=stored.finished,

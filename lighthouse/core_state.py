@@ -237,6 +237,12 @@ def tell(state: RunState, kind: str, text: str = "", group: str = "", **fields: 
     return emit(state, Tell(kind=kind, number=number, version=state.newest, group=group, text=text, fields=words))
 
 
+def shown(state: RunState, incarnation: int) -> int:
+    """An incarnation's number for people, as generations have it: counted from the run's first number."""
+    first = state.first_number
+    return incarnation - first + 1 if incarnation >= first else incarnation
+
+
 def send(state: RunState, group: Group, message: Down) -> RunState:
     """`state` with a message to `group` in its outbox, if it has a stream."""
     return emit(state, Send(conn=group.conn, message=message)) if group.conn else state

@@ -151,7 +151,7 @@ class StoreRecord(Value, frozen=True):
     """What the store holds of a run: an empty one has no number.
 
     first_number, last_number: the first and the newest number spent; 0 for none
-    next_incarnation: the number that the next new incarnation gets
+    next_incarnation: the number that the next new incarnation gets; 1: none was given yet
     claims: those of the last base's generation and of later ones, by number; bases: all, by number
     setup: what all groups have in common, empty until it was stored; finished: where the run finished
     deaths: those with a slot in hand, as they were when the last one happened

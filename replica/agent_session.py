@@ -87,7 +87,7 @@ def welcome(state: AgentState, message: Welcome, now: float) -> AgentState:
     if other := _other_deadline(state, message):
         return ending(state, now, CONFIG, other, kill=True)
     state = put(
-        noted(state, "welcome", incarnation=message.incarnation, join=message.join),
+        noted(state, "welcome", incarnation=shown(put(state, terms=message), message.incarnation), join=message.join),
         session=put(session, phase=SessionPhase.WELCOMED, tries=0, beat_at=now + message.lease_s / 3),
         terms=message,
         incarnation=message.incarnation,
@@ -129,7 +129,7 @@ def refused(state: AgentState, message: Refused, now: float) -> AgentState:
 
 
 def fenced(state: AgentState, message: Fenced, now: float) -> AgentState:
-    reason = f"incarnation {message.by} has taken over the name {state.config.name}"
+    reason = f"incarnation {shown(state, message.by)} has taken over the name {state.config.name}"
     return ending(state, now, FENCED, reason, kill=True, goodbye=False)
 
 

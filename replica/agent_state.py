@@ -337,8 +337,9 @@ def version_told(state: AgentState) -> Version:
 
 
 def shown(state: AgentState, number: int) -> str:
-    """A generation's number as people see it: relative to the run's first."""
-    return str(number - state.terms.first_number + 1 if state.terms and number else number)
+    """The number of a generation or an incarnation as people see it: counted from the run's first."""
+    first = state.terms.first_number if state.terms else 0
+    return str(number - first + 1 if number >= first > 0 else number)
 
 
 def noted(state: AgentState, event: str, **fields: object) -> AgentState:

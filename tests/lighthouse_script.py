@@ -50,6 +50,13 @@ from lighthouse.values import (
 T = TypeVar("T")
 FIRST = 1000
 SETUP = {"slots": "4", "steps": "100"}
+
+
+def nth(n: int) -> int:
+    """The number of the n-th incarnation that is given."""
+    return FIRST + n - 1
+
+
 STORED = (StoreNumber, StoreClaim, StoreBase, StoreIncarnation, StoreSetup, StoreFinished, StoreDeaths)
 
 

@@ -42,8 +42,8 @@ LONGEST_TEXT = 100
 """Errors of collectives run over several lines; the logs have them whole."""
 
 
-def generation(number: int, first_number: int) -> int:
-    """A generation's number for people: a run's first is 1, however large its number is."""
+def from_first(number: int, first_number: int) -> int:
+    """The number of a generation or an incarnation for people: a run's first is 1, however large its number is."""
     return number - first_number + 1 if number >= first_number > 0 else number
 
 
@@ -69,7 +69,7 @@ def event_line(happened: Happened, began_s: float, first_number: int) -> Text:
     """One line: seconds since `began_s` (wall clock), kind, generation, step, group, and what else it says."""
     words = [f"{happened.time_s - began_s:7.2f} s  {happened.kind:<11}"]
     if happened.number:
-        words.append(f"generation {generation(happened.number, first_number)}")
+        words.append(f"generation {from_first(happened.number, first_number)}")
     if happened.kind == "step":
         words.append(f"{happened.version.step:>4}")
     elif happened.version.step:
@@ -99,7 +99,7 @@ def _short(value: str) -> str:
 
 def status_table(status: RunStatus) -> Table:
     """The quorum and how each group stands: its incarnation, and the version that it has (step, generation)."""
-    at = generation(status.number, status.first_number)
+    at = from_first(status.number, status.first_number)
     title = f"run {status.run_id}: step {status.version.step}, generation {at}"
     if status.finished:
         title += ", finished"
@@ -116,10 +116,10 @@ def status_table(status: RunStatus) -> Table:
     for group in status.groups:
         table.add_row(
             group.name,
-            str(group.incarnation),
+            str(from_first(group.incarnation, status.first_number)),
             group.state,
             str(group.version.step),
-            str(generation(group.version.generation, status.first_number)) if group.version.step else "-",
+            str(from_first(group.version.generation, status.first_number)) if group.version.step else "-",
             f"{group.last_heard_s:.1f} s ago",
             group.host,
             *([group.detail] if detailed else []),

@@ -127,6 +127,8 @@ class Lighthouse(RuleBasedStateMachine):
                     self.script.does_not_hear(conn) if hasattr(self.script, "does_not_hear") else None
                 case EndRun() | StoreFinished():
                     self.over = True
+        groups = self.script.state.groups.values()
+        assert all(group.heal for group in groups if group.caught), "who has caught up is owed what comes next"
 
     def base_is_stored(self, base: StoreBase) -> None:
         assert base.number > max(self.bases), "bases grow"

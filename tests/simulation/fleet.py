@@ -122,6 +122,8 @@ class Fleet:
                 self.number, self.version = message.number, message.version
                 self.abandoned[name] = message.number
                 self.answers[name] = message.slots
+            case Heal():
+                self.heals[name] = message.heal
             case Prepare():
                 self._prepared = message
                 self._waiting.append(self._said(name, Opened(number=message.number)))

@@ -217,6 +217,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "paused_s=state.paused_s + event.late_s) if",
         "paused_s=state.paused_s) if",
     ),
+    _record("incarnations return with a lost store", "if stored.next_incarnation > 1 else event.wall_ms,", ","),
     _record("an old heal's failure ends the new one", "    if group.heal != failed.heal:", "    if False:"),
     _record(
         "an opening that failed is tried at once",

@@ -66,7 +66,7 @@ class Rank:
         self.book = Book()
         self.weights = group.initial
         self.sum: list[tuple[int, int]] = []
-        self.wants_stop = False
+        self.wants_stop = world.watch.stop_asked
         self.stop = False
         self.rehearsed = False
         self.healing = Healing(self)

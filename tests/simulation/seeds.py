@@ -191,7 +191,11 @@ def missing(world: World, since_s: float) -> list[str]:
 
 
 def finish(world: World) -> None:
-    """Promise: asked to stop, all finish at one version with equal weights and leave with success."""
+    """Promise: asked to stop, all finish at one version with equal weights and leave with success.
+
+    A person asks, as with the trainer's stop file: ranks that are started later find that they are asked, too. (A wish
+    of one rank goes with it: nothing keeps that but the roll call of a committed step.)
+    """
     if world.watch.ended is not None or over(world) or hopeless(world):
         return
     world.watch.stop_asked = True

@@ -43,6 +43,16 @@ def test_all_promises_hold_in_every_seed() -> None:
         assert counts[kind] > count // 50, f"{kind} happened only {counts[kind]} times"
 
 
+def test_who_is_started_after_a_person_wanted_the_run_to_stop_is_asked_too() -> None:
+    world = World(1, Spec(groups=2, slot_s=0.3))
+    world.run(1.0)
+    world.watch.stop_asked = True
+    for group in world.groups.values():
+        group.rank_dies(group.ranks[0], -9, "")
+    world.run(1.0)
+    assert all(rank.alive and rank.wants_stop for group in world.groups.values() for rank in group.ranks)
+
+
 def test_a_seed_always_tells_the_same_story() -> None:
     one, two = run_seed(3), run_seed(3)
     assert one.watch.times == two.watch.times

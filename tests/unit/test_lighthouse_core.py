@@ -12,6 +12,7 @@ from lighthouse.core_values import (
     Hold,
     StoreIncarnation,
     StoreRecord,
+    Tell,
     Tick,
 )
 from lighthouse.values import (
@@ -100,9 +101,9 @@ def test_a_reconnecting_member_is_the_same() -> None:
     lead = Lead(groups_wanted=3)
     version = lead.form(*THREE)
     lead.take()
-    lead.hello("g1", standing(version, abandoned=lead.number), incarnation=1)
+    lead.hello("g1", standing(version, abandoned=lead.number), incarnation=lead.incarnations["g1"])
     (welcome,) = lead.told("g1", Welcome)
-    assert (welcome.incarnation, welcome.join) == (1, False)
+    assert (welcome.incarnation, welcome.join) == (1000, False)
     assert lead.state.change is None
 
 
@@ -112,9 +113,9 @@ def test_a_new_incarnation_is_stored_and_fences_the_old() -> None:
     old = lead.conns["g1"]
     lead.take()
     effects = lead.hello("g1")
-    assert StoreIncarnation(next=5) in effects
+    assert StoreIncarnation(next=1004) in effects
     assert [e.conn for e in effects if isinstance(getattr(e, "message", None), Fenced)] == [old]
-    lead.hello("g1", incarnation=1)
+    lead.hello("g1", incarnation=1000)
     assert lead.told("g1", Fenced)
 
 
@@ -124,12 +125,31 @@ def test_a_fenced_incarnation_and_an_older_stream_change_nothing() -> None:
     old = lead.conns["g2"]
     lead.hello("g1")
     before = lead.state
-    lead.say("g1", Died(reason="late", shard_rank=0), incarnation=1)
+    lead.say("g1", Died(reason="late", shard_rank=0), incarnation=1000)
     assert lead.state.groups.get("g1") == before.groups.get("g1")
-    lead.hello("g2", standing(version, abandoned=lead.state.last_number), incarnation=2)
+    lead.hello("g2", standing(version, abandoned=lead.state.last_number), incarnation=lead.incarnations["g2"])
     before = lead.state
     lead.say("g2", standing(version, abandoned=lead.state.last_number + 5), conn=old)
     assert lead.state.groups.get("g2") == before.groups.get("g2")
+
+
+def test_no_incarnation_returns_with_a_store_that_was_lost() -> None:
+    """Else two agents of one name could be one incarnation: each hello would take the stream of the other, for ever."""
+    lead = Lead(groups_wanted=3)
+    lead.hello("g1", incarnation=7)
+    lead.hello("g1", host="elsewhere")
+    assert lead.incarnations["g1"] == 1000 and lead.told("g1", Fenced) == [Fenced(by=1000)]
+    hellos = [e for e in lead.effects if isinstance(e, Tell) and e.kind == "hello"]
+    assert [told.fields["incarnation"] for told in hellos] == ["7", "1"], "people count from the first one"
+
+
+def test_an_incarnation_of_a_lost_store_is_older_than_what_the_empty_one_gives() -> None:
+    lead = Lead(groups_wanted=3)
+    lead.hello("g1", host="elsewhere")
+    lead.hello("g1", incarnation=1)
+    assert lead.told("g1", Fenced) == [Fenced(by=1000)]
+    known = lead.state.groups.get("g1")
+    assert known is not None and known.host == "elsewhere"
 
 
 def test_a_successor_on_another_host_knows_of_no_death() -> None:
@@ -157,6 +177,6 @@ def test_a_base_that_was_lost_with_its_stream_starts_a_change() -> None:
     died(lead, "g2")
     lead.say("g1", standing(version, abandoned=asked(lead, "g1")))
     number = lead.number
-    lead.hello("g1", standing(version, abandoned=number), incarnation=1)
+    lead.hello("g1", standing(version, abandoned=number), incarnation=lead.incarnations["g1"])
     assert lead.state.change is not None
     assert lead.state.change.number > number

@@ -96,7 +96,7 @@ def test_a_role_that_grew_and_is_taken_back_is_told() -> None:
     version = lead.form(*THREE, "g4")
     assert roles(lead) == [C, C, C, S]
     number = dies(lead, "g1")
-    grown = (Member(name="g4", incarnation=4, role=C, host="g4.example"),)
+    grown = (Member(name="g4", incarnation=lead.incarnations["g4"], role=C, host="g4.example"),)
     lead.say("g2", standing(version, abandoned=number, promoted=grown))
     dies(lead, "g3")
     lead.say("g4", standing(version, abandoned=number, promoted=grown))

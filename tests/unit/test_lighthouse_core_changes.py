@@ -246,7 +246,7 @@ def test_who_came_back_keeps_no_slot_that_another_answers_for() -> None:
     assert dealt == {"g2": (2, 3), "g3": (0, 4), "g4": (1, 5)}
     died(lead, "g4")
     new = lead.state.last_number
-    lead.hello("g1", standing(version, abandoned=new, answers=(0, 1)), incarnation=1)
+    lead.hello("g1", standing(version, abandoned=new, answers=(0, 1)), incarnation=lead.incarnations["g1"])
     for name in ("g2", "g3"):
         lead.say(name, standing(version, abandoned=new, generation=number + 1, answers=dealt[name]))
     assert lead.members == ["g1", "g2", "g3"]

@@ -7,7 +7,7 @@ import pytest
 from lighthouse.core import wake_at
 from lighthouse.core_values import ColdStartAsked, Hold, StoreBase
 from lighthouse.values import ROOT, Abandon, Base, Beat, CaughtUp, Died, Heal, Member, Report, Role, Version
-from tests.lighthouse_script import FIRST, Script
+from tests.lighthouse_script import FIRST, Script, nth
 
 ASKED = ColdStartAsked(by="me")
 
@@ -25,7 +25,7 @@ def fenced(**config: float) -> Script:
     assert script.number == FIRST + 1
     script.ends("g2")
     script.passes(4.5)
-    script.hello("g1", incarnation=1)
+    script.hello("g1", incarnation=nth(1))
     script.reports("g1", Version(1, FIRST))
     assert script.hold is Hold.FENCE
     return script
@@ -61,9 +61,9 @@ def test_it_happens_by_itself_after_its_deadline_and_not_before() -> None:
 def test_who_was_at_work_meanwhile_is_told_that_it_is_over_and_heals() -> None:
     script = fenced()
     script.does(ASKED)
-    grown = Member(name="g1", incarnation=1, role=Role.CONTRIBUTOR, host="host-g1")
+    grown = Member(name="g1", incarnation=nth(1), role=Role.CONTRIBUTOR, host="host-g1")
     script.commits(2, "g1", start=Version(1, FIRST), promoted=(grown,))
-    script.hello("g2", incarnation=2)
+    script.hello("g2", incarnation=nth(2))
     assert script.to("g2", Abandon)[0].number == script.number
     script.reports("g2", Version(9, FIRST + 1), abandoned=script.number)
     assert script.heal("g2").sources[0].name == "g1"
@@ -87,8 +87,8 @@ def test_a_run_whose_store_was_lost_goes_on_from_the_newest_weights(restarted: b
     number = script.number
     if restarted:  # what is stored is enough to know the history by
         script.starts()
-        script.hello("g1", incarnation=1)
-        script.hello("g2", incarnation=2)
+        script.hello("g1", incarnation=nth(1))
+        script.hello("g2", incarnation=nth(2))
     assert script.state.history.contains(old) and script.state.history.contains(Version(9, number))
     assert not script.state.history.contains(Version(7, 70))
 

@@ -136,6 +136,43 @@ def test_two_dead_donors_are_too_many_if_they_were_neighbours(
     assert (len(lead.told("j1", Heal)) == 2) is again
 
 
+def test_who_has_caught_up_in_a_heal_that_is_over_heals_anew() -> None:
+    """Nobody owes it entries any more, and that it fell behind is not heard: with it, plans would stall for ever."""
+    lead = Lead(groups_wanted=3, donors=2)
+    version, heal = healing(lead, *THREE, moves=True)
+    late = (standing(version, abandoned=lead.number, heal=heal.heal), CaughtUp(version=version))
+    lead.say("j1", HealFailed(heal=heal.heal, reason="no bytes"))
+    lead.say("j1", *late)
+    assert not lead.told("j1", Prepare), "it is in no heal now"
+    lead.pass_time(1.5, beating=(*THREE, "j1"))
+    (again,) = lead.told("j1", Heal)[1:]
+    lead.say("j1", *late)
+    assert not lead.told("j1", Prepare), "it was told of another, which it had not heard of"
+    lead.say("j1", standing(version, abandoned=lead.number, heal=again.heal), CaughtUp(version=version))
+    assert lead.told("j1", Prepare)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_who_has_loaded_at_the_root_has_initial_weights_no_more(told: bool) -> None:
+    """j1 has the weights of g1, which dies before it has caught up; g2 has those that j1 began with. told: it said that
+    it stood nowhere; else its stream was broken meanwhile."""
+    lead = Lead(groups_wanted=2, min_groups=2)
+    lead.hello("g1")
+    lead.hello("j1", digest=2)
+    number = lead.told("g1", Abandon)[0].number
+    for name in ("g1", "j1"):
+        lead.say(name, report_of(number))
+    heal = lead.told("j1", Heal)[-1].heal
+    if told:
+        lead.say("j1", report_of(number, NOWHERE, heal=heal), report_of(number, heal=heal))
+    else:
+        lead.hello("j1", report_of(number, heal=heal), incarnation=lead.incarnations["j1"], digest=77)
+    lead.say("g1", Died(reason="signal 9", shard_rank=0))
+    lead.hello("g2", digest=2)
+    lead.say("g2", report_of(number))
+    assert not lead.told("g2", Base) and lead.state.hold is Hold.TOO_FEW
+
+
 def test_one_donor_is_enough_to_follow() -> None:
     lead = Lead(groups_wanted=3)
     version, heal = healing(lead, *THREE, moves=True)

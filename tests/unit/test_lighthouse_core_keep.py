@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lighthouse_script import FIRST, Script
+from lighthouse_script import FIRST, Script, nth
 
 from lighthouse.core_keep import MOST
 from lighthouse.core_values import Hold
@@ -29,7 +29,7 @@ def left_behind(away: str = "g3", lease_s: float = 2.0, min_groups: int = 1) -> 
     return script
 
 
-def back(script: Script, version: Version = AT_5, name: str = "g3", incarnation: int = 3) -> list[object]:
+def back(script: Script, version: Version = AT_5, name: str = "g3", incarnation: int = nth(3)) -> list[object]:
     """It says hello again as the one that it was, standing on `version`."""
     report = Report(abandoned=FIRST + 1, version=version, cursor=4 * version.step, generation=FIRST)
     return list(script.hello(name, report, incarnation=incarnation))
@@ -74,8 +74,8 @@ def test_in_a_hold_what_it_said_before_it_heard_of_its_way_back_changes_nothing(
 @pytest.mark.parametrize(
     ("version", "incarnation", "why"),
     [
-        (Version(6, FIRST), 3, "it made a step of its own, which is not in the history"),
-        (Version(-1, 0), 3, "it stands nowhere"),
+        (Version(6, FIRST), nth(3), "it made a step of its own, which is not in the history"),
+        (Version(-1, 0), nth(3), "it stands nowhere"),
         (AT_5, 0, "it is another incarnation"),
     ],
 )

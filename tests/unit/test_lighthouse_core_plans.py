@@ -116,7 +116,7 @@ def test_a_plan_is_replaced_when_a_member_may_have_missed_it() -> None:
     lead = Lead(groups_wanted=2)
     version = lead.form(*TWO)
     first = lead.join("j1", version)
-    lead.hello("g2", standing(version, abandoned=version.generation), incarnation=2)
+    lead.hello("g2", standing(version, abandoned=version.generation), incarnation=lead.incarnations["g2"])
     (second,) = lead.told("g2", Prepare)[1:]
     assert second.number > first.number
 

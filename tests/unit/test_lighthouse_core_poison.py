@@ -9,7 +9,7 @@ import pytest
 from lighthouse.core_poison import DEATHS
 from lighthouse.core_values import Hold, SkipSlotAsked, SlotDeath, StoreBase, StoreDeaths
 from lighthouse.values import ROOT, Base, Beat, Died, Heal, Version
-from tests.lighthouse_script import FIRST, Script
+from tests.lighthouse_script import FIRST, Script, nth
 
 ASKED = SkipSlotAsked(by="Ann")
 ONE = Version(1, FIRST)
@@ -138,7 +138,7 @@ def test_another_lighthouse_goes_on_counting(skips: bool) -> None:
     if skips:  # the policy of the next one may be another
         script.config = type(script.config)(**{**_fields(script.config), "skip_poison": True})
     script.starts()
-    for name, incarnation, slots in (("g1", 1, (0,)), ("g2", 2, (1,)), ("g4", 4, (2, 3))):
+    for name, incarnation, slots in (("g1", nth(1), (0,)), ("g2", nth(2), (1,)), ("g4", nth(4), (2, 3))):
         script.hello(name, incarnation=incarnation)
         script.reports(name, ONE, abandoned=number, answers=slots, step_slots=4, generation=number)
     dies(script, "g4", 6)
@@ -156,7 +156,7 @@ def test_another_lighthouse_knows_what_a_person_had_skipped() -> None:
     script.does(ASKED)
     number = script.number
     script.starts()
-    for name, incarnation in (("g1", 1), ("g2", 2)):
+    for name, incarnation in (("g1", nth(1)), ("g2", nth(2))):
         script.hello(name, incarnation=incarnation)
     dies(script, "g2", -1)
     script.reports("g1", ONE, answers=(0, 3), step_slots=4, generation=number)

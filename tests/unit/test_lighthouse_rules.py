@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lighthouse_script import FIRST, SETUP, Script, entry, roster_of
+from lighthouse_script import FIRST, SETUP, Script, entry, nth, roster_of
 
 from lighthouse.core import decide, status, wake_at
 from lighthouse.core_values import (
@@ -182,7 +182,7 @@ def test_nobody_is_judged_before_one_lease_after_the_start() -> None:
     script.starts()
     script.passes(1.0)
     assert not script.told("lost") and wake_at(script.state, script.now) is not None
-    script.hello("g1", incarnation=1, report=Report(abandoned=FIRST, version=AT_5, cursor=20, generation=FIRST))
+    script.hello("g1", incarnation=nth(1), report=Report(abandoned=FIRST, version=AT_5, cursor=20, generation=FIRST))
     script.passes(1.5)
     assert "did not come back" in script.told("abandon")[-1].text
 
@@ -288,7 +288,7 @@ def test_a_restarted_lighthouse_goes_on_with_members_that_still_stand_at_the_roo
     script = Script()
     number = script.forms("g1", "g2")
     script.starts()
-    for name, incarnation in (("g1", 1), ("g2", 2)):
+    for name, incarnation in (("g1", nth(1)), ("g2", nth(2))):
         script.hello(name, incarnation=incarnation, report=Report(abandoned=number, version=ROOT, cursor=0))
         script.reports(name)
     assert script.number == number + 1 and script.base("g1").version == ROOT
@@ -437,7 +437,7 @@ def test_who_says_hello_to_a_finished_run_may_leave() -> None:
     script = three()
     script.says("g2", Finished(version=AT_5))
     script.starts()
-    script.hello("g1", incarnation=1)
+    script.hello("g1", incarnation=nth(1))
     assert script.sent("g1", Leave)[0].success
 
 
@@ -481,5 +481,5 @@ def test_a_stream_that_is_closed_carries_nothing_more() -> None:
     script.passes(2.5)
     assert script.last.count(CloseStream(conn=script.conn_of["g3"])) == 1
     before = script.state
-    script.does(Said(conn=script.conn_of["g3"], name="g3", incarnation=3, message=Beat(version=AT_5)))
+    script.does(Said(conn=script.conn_of["g3"], name="g3", incarnation=nth(3), message=Beat(version=AT_5)))
     assert script.state == before
