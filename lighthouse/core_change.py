@@ -215,12 +215,12 @@ def _reason_of_few(state: RunState, standing: Standing) -> tuple[Hold, str]:
 
 
 def _aside(state: RunState, standing: Standing) -> core_poison.Aside:
-    """What is not to be dealt of the step in work."""
+    """What is not to be dealt of the step in work and of those after it."""
     known = state.deaths or (state.current is not None and state.current.set_aside)
     if not known or is_over(state, standing.version, _stopped(standing)):
         return core_poison.Aside(skipped=(), waiting=())
     answered = {slot for slots in _kept(standing).values() for slot in slots}
-    return core_poison.aside(state, standing.version, _lead(standing).report.cursor, answered)
+    return core_poison.aside(state, _lead(standing).report.cursor, answered)
 
 
 def _who_could_say(gen: Gen, step: int) -> str:
@@ -261,8 +261,7 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
         state = with_(state, progress_s=state.progress_s + now - change.since_s)
     cursor = _lead(standing).report.cursor
     gen = msgspec.structs.replace(gen, version=standing.version, cursor=cursor)
-    slots = _step_slots(state, gen, standing)  # a death of another history may lie beyond
-    gen = msgspec.structs.replace(gen, set_aside=tuple(s for s in _aside(state, standing).skipped if s < slots))
+    gen = msgspec.structs.replace(gen, set_aside=_aside(state, standing).skipped)
     state = _tell_aside(state, gen)
     first = not state.gens
     if first:
@@ -297,8 +296,8 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
 def _tell_aside(state: RunState, gen: Gen) -> RunState:
     """Tells people once which slots the step is to be made without."""
     current = state.current
-    told = current is not None and (current.version, current.set_aside) == (gen.version, gen.set_aside)
-    if told or not gen.set_aside:
+    told = core_poison.ahead(current, gen.cursor) if current is not None else ()
+    if set(gen.set_aside) <= set(told):
         return state
     text = core_poison.named(state, gen.version, gen.cursor, gen.set_aside)
     return tell(state, "set_aside", text, "", slots=" ".join(map(str, gen.set_aside)), step=gen.version.step + 1)
