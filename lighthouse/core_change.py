@@ -216,13 +216,12 @@ def _reason_of_few(state: RunState, standing: Standing) -> tuple[Hold, str]:
 
 
 def _aside(state: RunState, standing: Standing) -> core_poison.Aside:
-    """What is not to be dealt of the step in work."""
+    """What is not to be dealt of the step in work and of those after it."""
     known = state.deaths or (state.current is not None and state.current.set_aside)
     if not known or is_over(state, standing.version, _stopped(standing)):
         return core_poison.Aside(skipped=(), waiting=())
     answered = {slot for slots in _kept(standing).values() for slot in slots}
-    slots = _step_slots(state, _roster(state, standing), standing)
-    return core_poison.aside(state, standing.version, _lead(standing).report.cursor, slots, answered)
+    return core_poison.aside(state, _lead(standing).report.cursor, answered)
 
 
 def _who_could_say(gen: Gen, step: int) -> str:
@@ -298,8 +297,8 @@ def _form(state: RunState, change: Change, standing: Standing, now: float) -> Ru
 def _tell_aside(state: RunState, gen: Gen) -> RunState:
     """Tells people once which slots the step is to be made without."""
     current = state.current
-    told = current is not None and (current.version, current.set_aside) == (gen.version, gen.set_aside)
-    if told or not gen.set_aside:
+    told = core_poison.ahead(current, gen.cursor) if current is not None else ()
+    if set(gen.set_aside) <= set(told):
         return state
     text = core_poison.named(state, gen.version, gen.cursor, gen.set_aside)
     return tell(state, "set_aside", text, "", slots=" ".join(map(str, gen.set_aside)), step=gen.version.step + 1)
@@ -356,16 +355,15 @@ def _deal(gen: Gen, slots: int, kept: dict[str, tuple[int, ...]]) -> dict[str, t
     return lost_deal(slots, kept, able, gen.set_aside)
 
 
-def _step_slots(state: RunState, roster: Roster, standing: Standing) -> int:
+def _step_slots(state: RunState, gen: Gen, standing: Standing) -> int:
     """Slots of the step that goes on: fixed when it was dealt first, whoever was lost since."""
-    contributors = sum(m.role is Role.CONTRIBUTOR for m in roster)
-    report = _lead(standing).report
-    return report.step_slots or batch_of(state).step_slots(contributors, report.cursor)
+    contributors = sum(m.role is Role.CONTRIBUTOR for m in gen.roster)
+    return _lead(standing).report.step_slots or batch_of(state).step_slots(contributors, gen.cursor)
 
 
 def _send_bases(state: RunState, gen: Gen, before: dict[int, Gen], standing: Standing) -> RunState:
     stop = _stopped(standing)
-    step_slots = _step_slots(state, gen.roster, standing)
+    step_slots = _step_slots(state, gen, standing)
     over = is_over(state, gen.version, stop)
     deal = _deal(gen, 0 if over else step_slots, {} if over else _kept(standing))
     first = member_group(state, gen.roster[0])

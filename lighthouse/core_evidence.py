@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from lighthouse.core_keep import drop
+from lighthouse.core_poison import ahead
 from lighthouse.core_state import (
     Gen,
     Group,
@@ -82,7 +83,8 @@ def learn_start(state: RunState, start: Start) -> RunState:
     if gen is None or not state.history.contains(start.version):
         return state
     old = state.gens[0]
-    gen = msgspec.structs.replace(gen, version=start.version, cursor=start.cursor)
+    aside = ahead(old, start.cursor)
+    gen = msgspec.structs.replace(gen, version=start.version, cursor=start.cursor, set_aside=aside)
     later = tuple(g for g in state.gens if g.number > start.number)
     state = with_(
         state,
@@ -92,7 +94,7 @@ def learn_start(state: RunState, start: Start) -> RunState:
         plan_failures=0,
         dirty=True,
     )
-    store = StoreBase(number=start.number, version=start.version, cursor=start.cursor, reported=True)
+    store = StoreBase(number=start.number, version=start.version, cursor=start.cursor, set_aside=aside, reported=True)
     state = settled(emit(state, store))
     for member in old.roster:
         group = state.groups.get(member.name)

@@ -146,10 +146,15 @@ def _prepare(state: RunState, current: Gen, wanted: tuple[Member, ...], now: flo
     first = member_group(state, wanted[0])
     rendezvous = first.rendezvous if first is not None else ()
     change, whole = roster_change(current, wanted), roster_change(None, wanted)
+    aside = tuple(current.cursor + slot for slot in current.set_aside)
     groups = [member_group(state, member) for member in _concerned(state, gen)]
     told = [(group, change if is_member(current, group) else whole) for group in groups if group is not None]
     state = send_all(
-        state, ((group, Prepare(number=number, roster=roster, rendezvous=rendezvous)) for group, roster in told)
+        state,
+        (
+            (group, Prepare(number=number, roster=roster, rendezvous=rendezvous, set_aside=aside))
+            for group, roster in told
+        ),
     )
     joins = " ".join(m.name for m in wanted if m.name not in current.members)
     leaves = " ".join(name for name in current.members if name not in gen.members)

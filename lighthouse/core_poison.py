@@ -1,10 +1,11 @@
 """Poison: a slot that kills whoever computes it would kill one group after the other. DESIGN §4.
 
-Deaths that a group's ranks died by themselves tell the slot in hand. They are counted by slot until its step is
-committed, and kept in the store, so that another lighthouse goes on counting. A slot in hand at two of them is *set
-aside*: no generation forms that would deal it again, until a person has it skipped; or, by policy, the next generation
-makes the step without it. That is said in the generation's base, so it holds for that step alone. A slot that a member
-on the base answers for is not set aside: it may be in that member's sum, from which nothing can be taken out again.
+Deaths that a group's ranks died by themselves tell the slot in hand. Of the step in work they are counted by slot, and
+kept in the store, so that another lighthouse goes on counting. A slot in hand at two of them is *set aside*: no
+generation forms that would deal it again, until a person has it skipped; or, by policy, the next generation makes the
+step without it. That is said in the generation's base, and to those that are planned beside it. The slot may lie in a
+later step than the next, if steps are lost: whoever makes them again would die of it again. A slot that a member on the
+base answers for is not set aside: it may be in that member's sum, from which nothing can be taken out again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from lighthouse.core_state import Group, RunState, emit, tell, with_
+from lighthouse.core_state import Gen, Group, RunState, emit, tell, with_
 from lighthouse.core_values import Hold, SlotDeath, StoreDeaths
 from lighthouse.values import Value, Version
 
@@ -21,7 +22,7 @@ DEATHS = 2
 
 
 class Aside(Value, frozen=True):
-    """Slots of a step, from 0, that are not to be dealt: `skipped` are done without, `waiting` need a person first."""
+    """Slots from a base's cursor on, not to be dealt: `skipped` are done without, `waiting` need a person first."""
 
     skipped: tuple[int, ...]
     waiting: tuple[int, ...]
@@ -45,28 +46,33 @@ def moved_on(state: RunState) -> RunState:
     return with_(state, deaths=deaths, skipped=tuple(slot for slot in state.skipped if slot in known))
 
 
-def aside(state: RunState, version: Version, cursor: int, slots: int, answered: Collection[int]) -> Aside:
-    """What is not to be dealt of the step after `version`, which has so many slots from slot `cursor` of the run on.
+def ahead(gen: Gen, cursor: int) -> tuple[int, ...]:
+    """What `gen` sets aside from slot `cursor` of the run on, counted from there."""
+    return tuple(gen.cursor + slot - cursor for slot in gen.set_aside if gen.cursor + slot >= cursor)
 
-    Whoever died with one of them in hand may have met it in another step, of a history that was cut off since.
 
-    answered: slots that members on the base answer for
+def aside(state: RunState, cursor: int, answered: Collection[int]) -> Aside:
+    """What is not to be dealt by a generation that begins at slot `cursor` of the run.
+
+    answered: slots of its first step that members on the base answer for
     """
-    current = state.current
-    before = set(current.set_aside) if current is not None and current.version == version else set[int]()
+    before = set(ahead(state.current, cursor)) if state.current is not None else set[int]()
     counts = Counter(death.slot - cursor for death in state.deaths)
-    found = {slot for slot, count in counts.items() if count >= DEATHS and 0 <= slot < slots} | before
+    found = {slot for slot, count in counts.items() if count >= DEATHS and slot >= 0} | before
     found -= set(answered)
     agreed = found if state.config.skip_poison else before | {slot - cursor for slot in state.skipped}
     return Aside(skipped=tuple(sorted(found & agreed)), waiting=tuple(sorted(found - agreed)))
 
 
 def named(state: RunState, version: Version, cursor: int, slots: Collection[int]) -> str:
-    """These slots of the step after `version`, for people: which they are, and who died of them."""
+    """These slots from `cursor` on, for people: which they are, and who died of them."""
     words = []
     for slot in slots:
-        who = " and ".join(death.group for death in _of(state, cursor + slot)) or "two groups"
-        words.append(f"slot {slot} of step {version.step + 1} of run {state.config.run_id!r}, in hand when {who} died")
+        deaths = _of(state, cursor + slot)
+        who = " and ".join(death.group for death in deaths) or "two groups"
+        step = max([version.step, *(death.step for death in deaths)]) + 1
+        which = f"slot {slot} of step {step}" if step == version.step + 1 else f"slot {cursor + slot}, in step {step},"
+        words.append(f"{which} of run {state.config.run_id!r}, in hand when {who} died")
     return "; ".join(words)
 
 

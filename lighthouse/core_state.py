@@ -95,7 +95,7 @@ class Gen(Value, frozen=True):
     recalled: read from the store: how far it got before is not known
     planned: it is entered by a roll call, not by a base that the lighthouse sends
     grown: the promotions taken into the roster last: every member tells of the same ones
-    set_aside: slots of the step after `version` which it is committed without
+    set_aside: slots from `cursor` on which steps are committed without
     """
 
     number: int

@@ -130,7 +130,7 @@ class ClaimRecord(Value, frozen=True):
 class BaseRecord(Value, frozen=True):
     """Generation `number` started from `version`, whose next step begins at slot `cursor` of the run.
 
-    set_aside: slots of that step, from 0, which it is committed without
+    set_aside: slots from there on, counted from 0, which steps are committed without
     """
 
     number: int

@@ -3,7 +3,6 @@
 Everything that the pure cores decide from, and everything that crosses the Session stream between a group's agent and
 the lighthouse, is one of these. Each message here has a message of the same name and fields in
 `proto/lighthouse/wire.proto`; `lighthouse/wire.py` carries one into the other. Journals store the same values.
-
 A *number* is spent for each generation that the lighthouse ever plans; a generation is named by its number.
 """
 
@@ -313,7 +312,7 @@ class Abandon(Message, frozen=True):
 class Base(Message, frozen=True):
     """Generation `number` starts from `version`; the receiver is a member and answers for `slots` of the next step.
 
-    step_slots: slots of that step over all groups; set_aside: those of them that nobody sums
+    step_slots: slots of that step over all groups; set_aside: slots from `cursor` on, of later steps too, nobody sums
     rendezvous: by shard_rank, the TCPStore of the first member
     sources: who holds the entry that leads to `version`; empty when the receiver stands on it
     """
@@ -331,11 +330,12 @@ class Base(Message, frozen=True):
 
 
 class Prepare(Message, frozen=True):
-    """Open the communicator of planned generation `number` beside the present one. A newer one replaces an older."""
+    """Open the communicator of plan `number` beside the present one. A newer replaces it. set_aside: in the run."""
 
     number: int
     roster: RosterChange
     rendezvous: tuple[str, ...]
+    set_aside: tuple[int, ...] = ()
 
 
 class Ready(Message, frozen=True):

@@ -302,14 +302,16 @@ class Base(_message.Message):
     def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Union[RosterChange, _Mapping]] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., stop: _Optional[bool] = ..., step_slots: _Optional[int] = ..., set_aside: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Prepare(_message.Message):
-    __slots__ = ("number", "roster", "rendezvous")
+    __slots__ = ("number", "roster", "rendezvous", "set_aside")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
     number: int
     roster: RosterChange
     rendezvous: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Union[RosterChange, _Mapping]] = ..., rendezvous: _Optional[_Iterable[str]] = ...) -> None: ...
+    set_aside: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Union[RosterChange, _Mapping]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., set_aside: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("number",)

@@ -47,6 +47,7 @@ def prepare(state: AgentState, message: Prepare, now: float) -> AgentState:
         roster=roster,
         place=place_of(roster, state.config.name, state.incarnation),
         rendezvous=message.rendezvous,
+        set_aside=message.set_aside,
     )
     named = tuple(old for old in state.plans if old.ready_told)[-_KEPT:]
     return put(state, plans=(*named, plan))
@@ -137,7 +138,7 @@ def switched(state: AgentState, number: int, now: float) -> AgentState:
         state = _out(state, number, roster, start, now)
         state = noted(state, "out_of_roster", generation=shown(state, number))
         return put(abandoned(state, number + 1), report_due=True)
-    return entered(state, number, roster, place, start, now)
+    return entered(state, number, roster, place, start, plan.set_aside, now)
 
 
 def entered(
@@ -146,13 +147,16 @@ def entered(
     roster: Roster,
     place: int,
     start: Start,
+    set_aside: tuple[int, ...],
     now: float,
     base: Base | None = None,
 ) -> AgentState:
     """With the group seated in generation `number`: even deal of the next step, or the deal that its base tells."""
+    state = _seated(state, number, roster, place, start, now)
+    state = put(state, seat=put(state.seat, set_aside=set_aside))
     work = work_at(state, number, roster, place, has_newcomers(roster), base)
     stand = put(state.stand, answers=work.slots, step_slots=work.step_slots)
-    state = fresh_step(put(_seated(state, number, roster, place, start, now), stand=stand), now, work=work)
+    state = fresh_step(put(state, stand=stand), now, work=work)
     state = ledgered(
         state,
         {
@@ -202,7 +206,7 @@ def work_at(
     state: AgentState, generation: int, roster: Roster, place: int, digest: bool, base: Base | None = None
 ) -> Work:
     """The next step of the member at `place`: an even deal of as many slots as the roster's contributors consume, or
-    the deal that `base` tells; or the farewell. Place -1: wait for a verdict."""
+    the deal that `base` tells, less what the generation sets aside; or the farewell. Place -1: wait for a verdict."""
     stand = state.stand
     farewell = stand.stop or stand.version.step >= state.steps
     member = place >= 0
@@ -214,16 +218,18 @@ def work_at(
     else:
         step_slots = state.batch.step_slots(contributors(roster), stand.cursor)
         slots = share(roster, place, step_slots) if member else ()
+    aside = () if farewell else tuple(s - stand.cursor for s in state.seat.set_aside)
+    aside = tuple(slot for slot in aside if 0 <= slot < step_slots)
     return Work(
         generation=generation,
         place=place,
         size=len(roster) if member else 0,
         version=stand.version,
         cursor=stand.cursor,
-        slots=slots,
+        slots=tuple(slot for slot in slots if slot not in aside),
         step_slots=step_slots,
         digest=digest and not farewell,
         farewell=farewell,
         last=not farewell and state.batch.through(stand.cursor + step_slots),
-        set_aside=() if farewell or base is None else base.set_aside,
+        set_aside=aside,
     )

@@ -164,6 +164,7 @@ class Seat(Value, frozen=True):
 
     votes: by shard_rank, the records gathered for the step in work; fresh: nothing was committed in it yet
     promoted: members whose role grew in it; since: when the step in work began
+    set_aside: slots, in the run's order, that nobody sums in it
     """
 
     generation: int = 0
@@ -176,6 +177,7 @@ class Seat(Value, frozen=True):
     fresh: bool = True
     promoted: tuple[Member, ...] = ()
     since: float = 0.0
+    set_aside: tuple[int, ...] = ()
 
 
 class Plan(Value, frozen=True):
@@ -186,6 +188,7 @@ class Plan(Value, frozen=True):
     roster: Roster
     place: int
     rendezvous: tuple[str, ...]
+    set_aside: tuple[int, ...] = ()
     asked: bool = False
     opened: frozenset[int] = frozenset()
     ready: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lighthouse.core import decide as lighthouse_decide
@@ -119,7 +120,7 @@ class Watch(Notes):
         wanted = [] if work.farewell else [s for s in range(work.step_slots) if s not in work.set_aside]
         if not work.farewell:
             self._sized(work)
-            self._dealt(work, [len(r.slots) for r in records])
+            self._dealt(work, [r.slots for r in records])
         if slots != wanted:
             self.broken(f"the members of {where} summed slots {slots}: {[r.slots for r in records]}")
 
@@ -134,20 +135,33 @@ class Watch(Notes):
         if not (spec.data_slots and size == left) and (size % each if spec.slots_per_group else size != each):
             self.broken(f"a step of {size} slots, {each} {'for each contributor' * bool(spec.slots_per_group)}")
 
-    def _dealt(self, work: Work, counts: Sequence[int]) -> None:
+    def _shares(self, work: Work, deal: Sequence[Sequence[int]]) -> list[int]:
+        """How many slots each was dealt, were none set aside: of the even deal that `deal` is what is left of."""
+        spec, said = self._world.spec, [list(slots) for slots in deal if slots]
+        each = 0 if work.cursor + work.step_slots == spec.data_slots else spec.slots_per_group
+        for count in range(1, len(deal) + 1) if work.set_aside else ():
+            least, longer = divmod(work.step_slots, count)
+            ends = [i * least + min(i, longer) for i in range(count + 1)]
+            left = [[slot for slot in range(*share) if slot not in work.set_aside] for share in pairwise(ends)]
+            if list(filter(None, left)) == said and each * count in (0, work.step_slots):
+                return [end - start for start, end in pairwise(ends)]
+        return [len(slots) for slots in deal]
+
+    def _dealt(self, work: Work, deal: Sequence[Sequence[int]]) -> None:
         """Where nobody was lost since the deal, it is even, over as many members as may contribute.
 
         Fewer than all allowed counts contribute only while members are there whose digests were not seen yet.
         """
-        spec, size, dealt = self._world.spec, work.step_slots, [count for count in counts if count]
         if work.version.generation != work.generation:
             return  # what was dealt before the generation began counts too
+        counts = self._shares(work, deal)
+        spec, size, dealt = self._world.spec, work.step_slots, [count for count in counts if count]
         if max(dealt) - min(dealt) > 1:
             self.broken(f"a step of {size} slots is dealt as {list(counts)}")
         at_end = spec.data_slots and work.cursor + size == spec.data_slots
         if spec.slots_per_group and not at_end and set(dealt) != {spec.slots_per_group}:
             self.broken(f"a step is dealt as {list(counts)}, not {spec.slots_per_group} for each contributor")
-        if size < len(counts):
+        if size < len(deal):
             return  # a contributor may have been dealt nothing
         if spec.contributors_wanted and len(dealt) > spec.contributors_wanted:
             self.broken(f"{len(dealt)} members contribute, {spec.contributors_wanted} are wanted")

@@ -40,7 +40,7 @@ DATA: tuple[Mutation, ...] = (
         "key=lambda g: (g.report.step_slots > 0, g.report.generation)",
         "key=lambda g: g.report.generation",
     ),
-    _change("a step shrinks with its groups", "return report.step_slots or batch", "return batch"),
+    _change("a step shrinks with its groups", "return _lead(standing).report.step_slots or batch", "return batch"),
     _change("the size of the step is not told", "            step_slots=step_slots,\n", ""),
     _change(
         "roles at a base are not limited",

@@ -135,8 +135,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _evidence(
         "a switch goes on from the cursor before it",
-        "version=start.version, cursor=start.cursor, reported=True)",
-        "version=start.version, cursor=old.cursor, reported=True)",
+        "cursor=start.cursor, set_aside=aside, reported=True",
+        "cursor=old.cursor, set_aside=aside, reported=True",
     ),
     _evidence("a donor keeps what nobody needs", "    state = release(state, group)\n    for gen", "    for gen"),
     _evidence(
@@ -367,11 +367,18 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "agreed = found if state.config.skip_poison else",
         "agreed = found if True else",
     ),
+    _poison(
+        "only the next step's slots are set aside",
+        "for death in state.deaths)\n    found",
+        "for death in state.deaths if death.step == state.newest.step)\n    found",
+    ),
+    _evidence("a planned generation deals what was set aside", "aside = ahead(old, start.cursor)", "aside = ()"),
+    _plan("a plan does not say what is set aside", ", set_aside=aside))", "))"),
     _poison("what is in a sum is set aside", "    found -= set(answered)\n", ""),
     _poison(
         "the next generation deals again what was set aside",
-        "current is not None and current.version == version else",
-        "False else",
+        "set(ahead(state.current, cursor)) if state.current is not None else",
+        "",
     ),
     _poison(
         "another lighthouse counts anew",
@@ -384,7 +391,7 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "for death in state.deaths)\n    found",
         "for death in state.deaths if death.step == version.step)\n    found",
     ),
-    _poison("a person is asked about slots of other steps", "and 0 <= slot < slots}", "and 0 <= slot}"),
+    _poison("a person is asked about slots of the past", "if count >= DEATHS and slot >= 0}", "if count >= DEATHS}"),
     _poison("deaths in steps that are over count", "slot < 0 or step < state.newest.step or", "slot < 0 or"),
     _change("what was set aside is dealt", "kept, able, gen.set_aside)", "kept, able)"),
     _change(

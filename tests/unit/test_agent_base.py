@@ -9,6 +9,8 @@ from lighthouse.values import (
     Committed,
     Failure,
     Member,
+    Prepare,
+    Ready,
     Role,
     RosterChange,
     Version,
@@ -22,6 +24,7 @@ from replica.values import (
     Go,
     Mark,
     MarkKind,
+    RankOpened,
 )
 
 
@@ -58,6 +61,22 @@ def test_a_step_is_committed_without_what_its_base_sets_aside() -> None:
     assert (verdict.next.cursor, verdict.next.slots, verdict.next.set_aside) == (4, (0, 1, 2, 3), ())
     script.commits([(0, 1, 2, 3)])
     assert script.version == Version(2, 6) and "set_aside" not in script.ledger[-1]
+
+
+def test_a_base_may_set_slots_of_later_steps_aside_and_plans_pass_that_on() -> None:
+    """Slot 5 of the run is slot 1 of the second step, slot 8 slot 0 of the third, which another generation makes."""
+    script = in_step()
+    script.told(Abandon(number=6))
+    script.based(6, roster=members("a"), slots=(0, 1, 2, 3), set_aside=(5, 8))
+    assert script.goes().work.set_aside == ()
+    second = script.commits([(0, 1, 2, 3)]).next
+    assert (second.slots, second.set_aside) == ((0, 2, 3), (1,))
+    script.told(Prepare(number=7, roster=RosterChange(previous=6), rendezvous=("p:0", "p:1"), set_aside=(5, 8)))
+    script.ranks(RankOpened(number=7))
+    script.told(Ready(number=7))
+    third = script.commits([(0, 2, 3)], opened=7).next
+    assert (third.generation, third.slots, third.set_aside) == (7, (1, 2, 3), (0,))
+    assert script.commits([(1, 2, 3)]).next.set_aside == ()
 
 
 def test_a_set_aside_slot_that_was_summed_all_the_same_is_no_commit() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lighthouse.core_poison import DEATHS
 from lighthouse.core_values import Hold, SkipSlotAsked, SlotDeath, StoreBase, StoreDeaths
-from lighthouse.values import ROOT, Base, Beat, Died, Heal, Version
+from lighthouse.values import ROOT, Base, Beat, Committed, Died, Heal, Prepare, Start, Version
 from tests.lighthouse_script import FIRST, Script, nth
 
 ASKED = SkipSlotAsked(by="Ann")
@@ -88,6 +88,47 @@ def test_whoever_is_lost_later_in_the_step_does_not_bring_it_back() -> None:
     assert len(script.told("set_aside")) == 1
 
 
+def test_a_slot_ahead_of_a_base_is_set_aside_too() -> None:
+    """g1, alone, dies twice of slot 2 of step 2, and begins at the root again: it would for ever."""
+    script = Script(groups_wanted=1, skip_poison=True)
+    for _ in range(DEATHS):
+        script.hello("g1")
+        script.reports("g1")
+        number = script.number
+        script.commits(1, "g1")
+        dies(script, "g1", 6, Version(1, number))
+    script.hello("g1")
+    script.reports("g1")
+    assert script.base("g1").version == ROOT and script.base("g1").set_aside == (6,)
+    assert script.base("g1").slots == (0, 1, 2, 3)
+    assert "slot 6, in step 2, of run 'run'" in script.told("set_aside")[-1].text
+
+    script.commits(1, "g1")  # and who joins before that step is told
+    script.hello("g2")
+    script.catches_up("g2", Version(1, script.number))
+    prepare = script.sent("g2", Prepare)[-1]
+    assert prepare.set_aside == script.sent("g1", Prepare)[-1].set_aside == (6,)
+    start = Start(number=prepare.number, version=Version(1, script.number), cursor=4)
+    done = Committed(version=start.version, start=start, loss=1.0, tokens=1, grad_norm=1.0, step_s=0.1)
+    script.says("g1", done)
+    assert script.store.record.bases[-1].set_aside == (2,) and script.state.gens[0].set_aside == (2,)
+
+
+def test_a_person_is_asked_about_a_slot_ahead_of_a_base() -> None:
+    script = Script(groups_wanted=1)
+    for _ in range(DEATHS):
+        script.hello("g1")
+        script.reports("g1")
+        number = script.number
+        script.commits(1, "g1")
+        dies(script, "g1", 6, Version(1, number))
+    script.hello("g1")
+    script.reports("g1")
+    assert script.hold is Hold.POISON and not script.to("g1", Base)
+    script.does(ASKED)
+    assert script.base("g1").set_aside == (6,)
+
+
 @pytest.mark.parametrize("slot", [-1, 7])
 def test_one_death_or_deaths_with_other_slots_are_chance(slot: int) -> None:
     script = trains()
@@ -116,15 +157,12 @@ def test_a_slot_is_the_same_in_whatever_step_it_comes() -> None:
     assert script.base("g1").set_aside == (2,) and dealt(script, "g1", "g2") == [0, 1, 3]
 
 
-@pytest.mark.parametrize("slot", [3, 8])
-@pytest.mark.parametrize("known", [0, 4])
-def test_no_person_is_asked_for_slots_that_are_in_other_steps(slot: int, known: int) -> None:
-    """known: the size of the step, if anybody knows it; it is dealt anew otherwise."""
+def test_no_person_is_asked_for_slots_that_were_consumed() -> None:
     script = trains()
-    dies(script, "g3", slot)
-    dies(script, "g4", slot)
+    dies(script, "g3", 3)
+    dies(script, "g4", 3)
     for name in ("g1", "g2"):
-        script.reports(name, ONE, generation=script.number, step_slots=known)
+        script.reports(name, ONE, generation=script.number)
     assert script.hold is Hold.NONE and dealt(script, "g1", "g2") == [0, 1, 2, 3]
 
 
