@@ -6,13 +6,13 @@ groups say hello would otherwise tell apart states that are the same.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from lighthouse.core import decide, hold, new_run, record, wake_at
 from lighthouse.core_change import _awaited
-from lighthouse.core_state import Group, RunState, in_grace, new_gen, with_
+from lighthouse.core_state import Group, RunState, in_grace, is_member, new_gen, with_
 from lighthouse.core_values import (
     CloseStream,
     EndRun,
@@ -29,13 +29,24 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import ROOT, Abandon, Finished, Holding, Progress, Report, Value, Version
+from lighthouse.values import ROOT, Abandon, Beat, Committed, Failure, Finished, Goodbye, Died, HealFailed, Holding, Leave, Opened, Progress, Report, Value, Version
+from lighthouse.table import Table
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
 PAST = NOW - 100.0
 RETRIES = 2
 """A joiner that failed so often is not told to try again: the pauses between tries have no end."""
+
+
+NEVER, HARMLESS, CALM, PROMPT, ALWAYS = 0, 1, 2, 3, 4
+"""Whether what the lighthouse hears next from a stream may be heard before all else: see the page of `small`."""
+
+IDLE = (Beat, Committed, Failure, Finished, HealFailed, Opened, Progress, Report)
+"""What says nothing that matters to a lighthouse whose run is finished."""
+
+
+_LAST = Finished | Died | Goodbye
 
 
 class Waits(Value, frozen=True):
@@ -70,7 +81,7 @@ def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
     state = with_(record(new_run(config), started, NOW), next_incarnation=0)
     if restarts == 0:  # nobody was there before, so nobody is waited for
         state = with_(state, started_s=PAST)
-    return state
+    return plain(state)
 
 
 def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, list[Any], list[str]]:
@@ -92,7 +103,7 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
         wrong.append("the lighthouse wants to wake in the past")
     if after.last_number < state.last_number:
         wrong.append("numbers shrink")
-    return _plain(after), _told(effects, numbers), wrong
+    return plain(after), _told(effects, numbers), wrong
 
 
 def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any, ...]) -> list[str]:
@@ -108,6 +119,41 @@ def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any,
     if [e for e in done if not isinstance(e, Tell)] != [e for e in effects if not isinstance(e, Tell)]:
         return ["the lighthouse does not look at who is awaited"]
     return []
+
+
+class Soon(NamedTuple):
+    """Whether something may be heard before all else: how soon, one of NEVER to ALWAYS; and of whom nothing must be on
+    its way that would come in between: hellos, and the ends of those who have reported."""
+
+    how: int
+    hellos: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
+
+
+def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, numbers: Numbers) -> Soon:
+    """Whether the event that `key` names may go first. after, silent: the state after it; it has no effects."""
+    if key[0] not in ("said", "ended"):
+        return Soon(NEVER)
+    message = numbers.values[key[4]] if key[0] == "said" else None
+    if state.finished is not None:
+        if isinstance(message, Died | Goodbye):
+            return Soon(PROMPT, (key[2],))
+        return Soon(ALWAYS if message is None or isinstance(message, IDLE) else NEVER)
+    if silent and (isinstance(message, Beat | Failure) or after == state and not isinstance(message, _LAST)):
+        return Soon(PROMPT)
+    change, everybody = state.change, tuple(f"g{i + 1}" for i in range(state.config.groups_wanted))
+    if in_grace(state, NOW):
+        return Soon(NEVER)
+    if silent and isinstance(message, Committed):
+        return Soon(NEVER if change is None and len(state.odd) else CALM, everybody)
+    if not isinstance(message, Report):
+        return Soon(NEVER)
+    if change is None:
+        return Soon(CALM if silent else NEVER, everybody)
+    there = [g for g in state.groups.values() if g.live]
+    reported = tuple(g.name for g in there if g.report.abandoned >= change.number)
+    awaited = all(g.name in reported or any(is_member(gen, g) for gen in state.gens) for g in there)
+    return Soon(HARMLESS if awaited or not state.gens else NEVER, everybody, reported)
 
 
 def broken_by_the_past(before: RunState, after: RunState, said: Said) -> list[str]:
@@ -166,14 +212,21 @@ def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[Run
     raise ValueError(f"not an event: {key}")
 
 
-def _plain(state: RunState) -> RunState:
+def plain(state: RunState) -> RunState:
     """Without what differs where nothing else does: words that say why, what a joiner told of its progress (but that it
     did), and the next incarnation (kept by name)."""
     over = state.finished is not None or bool(state.ended)
+    if over:
+        gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
+        nothing = {"change": None, "plan": None, "hold": Hold.NONE, "hold_text": "", "trouble": ""}
+        state = with_(state, retry_s=0.0, plan_again_s=0.0, plan_failures=0, started_s=PAST, gens=gens, **nothing)
+        state = with_(state, newest=state.finished or ROOT, next_heal=0, kept=(), odd=Table())
+    if state.finished is not None:
+        state = with_(state, ended="", deaths=())
     for group in state.groups.values():
-        plain = _plain_group(state, group, over)
-        if plain != group:
-            state = with_(state, groups=state.groups.set(group.name, plain))
+        bare = _plain_group(state, group, over)
+        if bare != group:
+            state = with_(state, groups=state.groups.set(group.name, bare))
     change = state.change
     if change is not None:
         change = msgspec.structs.replace(change, reason="", heard=0)
@@ -181,26 +234,40 @@ def _plain(state: RunState) -> RunState:
             change = msgspec.structs.replace(change, looked=None, awaited=0)
             state = with_(state, hold_text="reports")
         state = with_(state, change=change)
-    if over:
-        gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
-        state = with_(state, trouble="", retry_s=0.0, gens=gens)
     return with_(state, next_incarnation=0)
 
 
 def _plain_group(state: RunState, group: Group, over: bool) -> Group:
     """A group without what was noted for people, or has had its effect when it came. over: where it stands matters to
     nobody any more."""
-    report = group.report if not over else Report(abandoned=0, version=ROOT, cursor=0)
-    abandoned = report.abandoned if state.change is not None else 0
+    if over:
+        report = Report(abandoned=0, version=ROOT, cursor=0)
+        who = {"name": group.name, "incarnation": group.incarnation, "conn": group.conn, "host": group.host}
+        return Group(**who, heard_s=NOW, rendezvous=(), weights=(), digest=0, report=report, version=ROOT)
     return msgspec.structs.replace(
         group,
-        version=group.version if not over else ROOT,
-        report=msgspec.structs.replace(report, abandoned=abandoned, failed=False, starts=(), reason=""),
+        report=_plain_report(state, group.report),
+        held=group.held if state.change is not None and state.change.number == group.held else 0,
         progress=group.progress and _plain_progress(group.progress),
         opened=group.opened if state.plan is not None and state.plan.number == group.opened else 0,
         retry_s=group.retry_s if group.retry_s > NOW else 0.0,
         way="",
     )
+
+
+def _plain_report(state: RunState, report: Report) -> Report:
+    """What a group stands for, if it has reported for the change; else another report comes before anybody asks for more
+    than for where it stood."""
+    change = state.change
+    if change is None or report.abandoned < change.number:
+        return Report(
+            abandoned=0,
+            version=report.version,
+            cursor=0,
+            generation=report.generation,
+            stagings=report.stagings,
+        )
+    return msgspec.structs.replace(report, abandoned=change.number, failed=False, starts=(), reason="")
 
 
 def _plain_progress(progress: Progress) -> Progress:
@@ -219,6 +286,8 @@ def _told(effects: tuple[Any, ...], numbers: Numbers) -> list[Any]:
             case Send(conn=conn, message=message):
                 if isinstance(message, Abandon):
                     message = Abandon(number=message.number)
+                if isinstance(message, Leave):
+                    message = msgspec.structs.replace(message, reason="leave")
                 told.append(("send", conn, numbers.of(message)))
             case CloseStream(conn=conn):
                 told.append(("close", conn))

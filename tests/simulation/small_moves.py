@@ -17,7 +17,6 @@ from simulation.small_world import (
     BROKEN,
     CLOSED,
     FINISHED,
-    IDLE,
     LIGHTHOUSE_GONE,
     SEALED,
     WELCOME,
@@ -59,6 +58,7 @@ class Heard(NamedTuple):
     site: int
     event: int
     message: int
+    alone: int
 
 
 class Shared(NamedTuple):
@@ -81,17 +81,19 @@ class Due(NamedTuple):
 
 
 class SiteView(NamedTuple):
-    """What the rules ask of a site. reach: number of what its deadlines see; past: of what `stale` does; down, over:
-    moves that may go first under the rules of that name, -1 for none; forsaken: the site after a lighthouse's crash;
+    """What the rules ask of a site. reach: number of what its deadlines see; past: of what `stale` does; down: a
+    move that may go first, -1 for none; greets: a hello may come from there yet; conn: the newest stream that is whole, 0 for none; forsaken: the site after a lighthouse's crash;
     mute: what is heard by `down` is not answered"""
 
     host: int
     reach: int
     past: int
     down: int
-    over: int
+    greets: int
     forsaken: int
     mute: int
+    conn: int
+    ends: int
 
 
 class Moves:
@@ -142,16 +144,21 @@ class Moves:
     def heard(self, site: int) -> list[Heard]:
         """What the lighthouse may hear from a site next."""
         world, found = self.world, []
-        for stream in world.sites.values[site].streams:
-            if stream.flags & LIGHTHOUSE_GONE:
-                continue
+        streams = [s for s in world.sites.values[site].streams if not s.flags & LIGHTHOUSE_GONE]
+        speaking = [s for s in streams if s.up]
+        host = world.view(world.sites.values[site].host)
+        quiet = not (host.alive and host.ranks) and not hellos_of(world, site)
+        for stream in streams:
             order = 4 * stream.conn
             if stream.up and not is_overtaken(world, site, stream):
                 site_after, event = world.heard_up(site, stream)
-                found.append(Heard(self.moves.of(("up", stream.conn)), order, ORDINARY, site_after, event, 1))
+                move = self.moves.of(("up", stream.conn))
+                alone = speaking[:1] == [stream] and not stream.flags & (BROKEN if quiet else ~0)
+                found.append(Heard(move, order, ORDINARY, site_after, event, 1, alone))
             if stream.flags & BROKEN:
                 site_after, event = world.heard_up(site, stream._replace(up=(CLOSED,)))
-                found.append(Heard(self.moves.of(("cut", stream.conn)), order + 1, ORDINARY, site_after, event, 0))
+                move = self.moves.of(("cut", stream.conn))
+                found.append(Heard(move, order + 1, ORDINARY, site_after, event, 0, 0))
         return found
 
     def site(self, site: int) -> SiteView:
@@ -161,7 +168,6 @@ class Moves:
         host = world.view(now.host)
         whole = tuple(s.conn for s in now.streams if not s.flags & BROKEN)
         downs = [s for s in now.streams if s.down and self.may_hear(site, s)]
-        overs = self.overs(site)
         hellos = {hello.incarnation for hello in hellos_of(world, site)}
         past = tuple(
             (
@@ -179,17 +185,12 @@ class Moves:
             reach=self.reaches.of((host.name, whole, not (host.alive and host.ranks))),
             past=self.pasts.of((host.name, past) if past else ()),
             down=self.moves.of(("down", downs[0].conn)) if downs else -1,
-            over=overs[0] if overs else -1,
+            greets=(host.alive and bool(host.ranks)) or bool(hellos),
+            ends=any(s.flags & BROKEN and FINISHED in kinds(world, s.up) for s in now.streams),
+            conn=max((s.conn for s in now.streams if not s.flags), default=-2),
             forsaken=forsaken(world, site),
             mute=bool(downs) and self._is_mute(site, downs[0]),
         )
-
-    def overs(self, site: int) -> list[int]:
-        """Moves that tell a lighthouse whose run is finished what does not matter to it any more."""
-        streams = self.world.sites.values[site].streams
-        whole = [s for s in streams if s.up and not s.flags & (LIGHTHOUSE_GONE | BROKEN)]
-        idle = [s for s in whole if s.up[0] == CLOSED or issubclass(kinds(self.world, s.up[:1])[0], IDLE)]
-        return [self.moves.of(("up", stream.conn)) for stream in idle]
 
     def may_hear(self, site: int, stream: Stream) -> bool:
         """Whether what is first on its way down may be heard before all else: by whom is in no collective, transfer or

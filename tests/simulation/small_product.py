@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
 from simulation.small_delays import Candidates, Delays
+from simulation.small_lighthouse import ALWAYS, CALM, HARMLESS, PROMPT
 from simulation.small_moves import FAULT, LAST, ORDINARY, Moves
 from simulation.small_tables import Ints, Keys, Table, mixed, packed, unpacked
 from simulation.small_world import restarted
@@ -47,15 +48,16 @@ class Product:
         self.world = world = moves.world
         self.groups = groups = world.spec.groups
         self._delays = Delays(world.spec.delays, moves.moves)
-        self._site = Table(7, lambda key: [moves.site(key)])
+        self._site = Table(9, lambda key: [moves.site(key)])
         self._local = Table(7, lambda key: [(*m[:3], *m.turn) for m in moves.local(key)])
-        self._heard = Table(6, moves.heard)
+        self._heard = Table(7, moves.heard)
+        self._soon = Table(3, lambda key: [world.soon(*unpacked(key, _LEADER, _SITE))])
         self._event = Table(4, self._of_event)
         self._order = Table(1, self._of_order)
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
         self._settled = Table(1, lambda key: [(world.settled(*self._scene_parts(key)),)])
         self._launch = Table(2, lambda key: [world.launched(*unpacked(key, _OPERATIONS, _SITE))])
-        self._waits = Table(3, self._of_leader)
+        self._waits = Table(3 + groups, self._of_leader)
         self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)) or [-1])[:1]])
         self._due = Table(4, self._of_deadlines)
         self._turn = Table(groups + 4, self._of_turn)
@@ -80,7 +82,9 @@ class Product:
 
     def _of_leader(self, key: int) -> list[tuple[int, ...]]:
         waits = self.world.waits(key)
-        return [(self.moves.waits.of(waits), waits.finished, self.world.leaders.values[key][1])]
+        conns = {name: conn for name, _, conn in waits.groups}
+        at = [conns.get(f"g{i + 1}", -1) or -1 for i in range(self.groups)]
+        return [(self.moves.waits.of(waits), waits.finished, self.world.leaders.values[key][1], *at)]
 
     def _of_deadlines(self, key: int) -> list[tuple[int, ...]]:
         waits, *reaches = unpacked(key, 64 - _SMALL * self.groups, *[_SMALL] * self.groups)
@@ -140,15 +144,18 @@ class Product:
         """For each state, all moves that may go first there, with the site whose faults are tried with them or -1."""
         sites, waits, _ = self._seen(rows)
         found: list[list[tuple[int, int]]] = [[] for _ in rows]
-        for moves, at in self._may_go_first(rows, sites, waits):
+        heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
+        for moves, at in self._may_go_first(rows, sites, waits, heard):
             for state in np.flatnonzero(moves >= 0).tolist():
                 found[state].append((int(moves[state]), at))
-        number, finished, _ = (column[waits].tolist() for column in self._waits.columns)
-        for index, site in enumerate(sites):  # of these only the first of a site was among them
+        number = self._waits.columns[0][waits].tolist()
+        for site in sites:  # of these only the first of a site was among them
             for state, past in enumerate(self._site.columns[2][site].tolist()):
                 found[state] += [(move, -1) for move in self.moves.stale(number[state], past)]
-                if finished[state] and rows[state, LEFT] == 0:
-                    found[state] += [(move, -1) for move in self.moves.overs(int(rows[state, SITES + index]))]
+        for ups in heard:
+            good = self._may_be_heard(rows, sites, waits, ups)
+            for state, move in zip(ups.state[good].tolist(), ups.move[good].tolist(), strict=True):
+                found[state].append((move, -1))
         return found
 
     def _seen(self, rows: Rows) -> tuple[list[Ints], Ints, Keys]:
@@ -168,7 +175,7 @@ class Product:
         bits = 64 - _SMALL * self.groups
         due = self._found(rows, self._due, packed((self._waits.columns[0][waits], bits), *reaches), -1)
         kinds = [*local, *heard, shared, due]
-        kept, ended, may = self._kept(rows, sites, waits, kinds)
+        kept, ended, may = self._kept(rows, sites, waits, kinds, heard)
         kinds = [found.where(k) for found, k in zip(kinds, kept, strict=True)]
         kinds = self._delays.chosen(kinds) if self.world.spec.delays >= 0 else kinds
         n = self.groups
@@ -186,12 +193,12 @@ class Product:
         return Candidates(state, move, order, kind, row, rows[state, LATE].astype(np.int64), index)
 
     def _kept(
-        self, rows: Rows, sites: list[Ints], waits: Ints, kinds: list[Candidates]
+        self, rows: Rows, sites: list[Ints], waits: Ints, kinds: list[Candidates], heard: list[Candidates]
     ) -> tuple[list[Any], NDArray[np.bool_], NDArray[np.bool_]]:
         """Which candidates are tried: all, or where one may go first only that, with the faults that it meets; where
         there is none; and where the lighthouse may crash."""
         only, meets = np.full(len(rows), -1), np.full(len(rows), -1)
-        for move, at in self._may_go_first(rows, sites, waits) if self.reduce else ():
+        for move, at in self._may_go_first(rows, sites, waits, heard) if self.reduce else ():
             meets = np.where((only < 0) & (move >= 0), at, meets)
             only = np.where(only < 0, move, only)
         ordinary = np.zeros(len(rows), np.int64)
@@ -207,10 +214,12 @@ class Product:
             kept.append(good | (faults & ((one < 0) | (meets[state] == found.index) & (found.index >= 0))))
         return kept, left == 0, (rows[:, LEFT] >= _RESTART) & (only < 0)
 
-    def _may_go_first(self, rows: Rows, sites: list[Ints], waits: Ints) -> list[tuple[Ints, int]]:
+    def _may_go_first(
+        self, rows: Rows, sites: list[Ints], waits: Ints, heard: list[Candidates]
+    ) -> list[tuple[Ints, int]]:
         """Moves before which nothing else need be tried, -1 where there is none, each with the site whose faults need
         be tried with it, -1 for none; see the page of `small`."""
-        number, finished = self._waits.columns[0][waits], self._waits.columns[1][waits]
+        number = self._waits.columns[0][waits]
         harmless, whole = rows[:, LEFT] == 0, rows[:, LEFT] < _RESTART
         found = []
         for site in sites:
@@ -223,9 +232,29 @@ class Product:
             down, mute = self._site.columns[3][site], self._site.columns[6][site]
             may = harmless | whole & ((mute == 1) | ("slow" not in self.world.spec.kinds))
             found.append((np.where(may, down, -1), index))
-        for site in sites:
-            found.append((np.where(harmless & (finished == 1), self._site.columns[4][site], -1), -1))
+        for ups in heard:
+            good, one = self._may_be_heard(rows, sites, waits, ups), np.full(len(rows), -1)
+            one[ups.state[good]] = ups.move[good]
+            found.append((one, -1))
         return found
+
+    def _may_be_heard(self, rows: Rows, sites: list[Ints], waits: Ints, heard: Candidates) -> NDArray[np.bool_]:
+        """Which of these the lighthouse may hear before all else."""
+        event, message, alone = (self._heard.columns[i][heard.row] for i in (4, 5, 6))
+        row, left, spec = rows[heard.state], rows[heard.state, LEFT], self.world.spec
+        known = np.flatnonzero((message == 1) & (event >= 0))
+        soon, first = np.where(message == 1, ALWAYS, 0), np.ones(len(event), bool)
+        at = self._soon.row(packed((row[known, LEADER], _LEADER), (event[known], _SITE)))
+        soon[known], hellos, reported = (column[at] for column in self._soon.columns)
+        for i, site in enumerate(sites):
+            view, here = self._site.columns, site[heard.state[known]]
+            deaf = self._waits.columns[3 + i][waits][heard.state[known]] != view[7][here]
+            late = deaf & ((view[4][here] | view[8][here] | (reported >> i)) & 1 == 1)
+            first[known] &= ~((hellos >> i & 1 == 1) & late & (i != heard.index))
+        none = (left % _RESTART == 0) | (set(spec.kinds) <= {"crash"} and not spec.returns)
+        safe = (left % _RESTART == 0) | {"host", "break", "slow"}.isdisjoint(spec.kinds)
+        good = (soon == PROMPT) & safe | (soon == CALM) & none | (soon == HARMLESS) & none & (left < _RESTART)
+        return (good & (alone == 1) & first) | (soon == ALWAYS)  # type: ignore[no-any-return]
 
     # ---- what they lead to -----------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import Beat, Committed, Failure, Finished, HealFailed, Hello, Opened, Progress, Report, Welcome
+from lighthouse.values import Finished, Hello, Welcome
 from simulation.small_host import Machine, Spec
-from simulation.small_lighthouse import Waits, first_state, turn, waits
+from simulation.small_lighthouse import Waits, first_state, soon, turn, waits
 from simulation.small_operations import launched, settled
 from simulation.small_tables import Names
 from simulation.small_values import Host, Numbers
@@ -219,6 +219,14 @@ class World:
         number = self.leaders.of((after, store))
         return number, [self.orders.of(tuple(o)) for o in orders], base, self.wrongs.of(tuple(wrong)), len(effects)
 
+    def soon(self, leader: int, event: int) -> tuple[int, int, int]:
+        """Whether the lighthouse may hear `event` before all else (see `Soon`); groups as bits."""
+        before, key = self.lighthouses.values[self.leaders.values[leader][0]], self.events.values[event]
+        after, *_, effects = self.lighthouse_event(leader, event, -1)
+        after = self.lighthouses.values[self.leaders.values[after][0]]
+        how, *groups = soon(before, key, after, not effects, self.things)
+        return how, *(sum(1 << (int(name[1:]) - 1) for name in names) for names in groups)
+
     def _turn(self, lighthouse: int, key: tuple[Any, ...]) -> tuple[int, list[Any], list[str]]:
         try:
             after, effects, wrong = turn(self.lighthouses.values[lighthouse], key, self.things)
@@ -231,7 +239,9 @@ class World:
         if known is None:
             try:
                 record = written(self.stores.values[store], self.things.values[effect])
-                known = self.stores.of(msgspec.structs.replace(record, next_incarnation=1)), ""
+                last = record.last_number if record.finished is None else 0  # no other is spent then
+                record = msgspec.structs.replace(record, next_incarnation=1, last_number=last)
+                known = self.stores.of(record), ""
             except Superseded as why:
                 known = store, f"the store refuses what the only lighthouse writes: {why}"
             self._writes[store, effect] = known
@@ -331,9 +341,6 @@ def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     """Streams of which somebody may still hear something, by number."""
     return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])
 
-
-IDLE = (Beat, Committed, Failure, Finished, HealFailed, Opened, Progress, Report)
-"""What says nothing that matters to a lighthouse whose run is finished."""
 
 FINISHED, WELCOME = Finished, Welcome
 """What tells that the farewell completed, which is believed of everybody; and who a group is."""
