@@ -221,8 +221,8 @@ def plain(state: RunState) -> RunState:
         nothing = {"change": None, "plan": None, "hold": Hold.NONE, "hold_text": "", "trouble": ""}
         state = with_(state, retry_s=0.0, plan_again_s=0.0, plan_failures=0, started_s=PAST, gens=gens, **nothing)
         state = with_(state, newest=state.finished or ROOT, next_heal=0, kept=(), odd=Table())
-    if state.finished is not None:
-        state = with_(state, ended="", deaths=())
+    if state.finished is not None:  # nobody is told anything any more but who says hello
+        state = with_(state, ended="", deaths=(), groups=Table(), conns=Table())
     for group in state.groups.values():
         bare = _plain_group(state, group, over)
         if bare != group:

@@ -16,7 +16,7 @@ from simulation.small_delays import Candidates, Delays
 from simulation.small_lighthouse import ALWAYS, CALM, HARMLESS, PROMPT
 from simulation.small_moves import FAULT, LAST, ORDINARY, Moves
 from simulation.small_tables import Ints, Keys, Table, mixed, packed, unpacked
-from simulation.small_world import restarted
+from simulation.small_world import over, restarted
 
 Rows = NDArray[np.int32]
 
@@ -63,6 +63,7 @@ class Product:
         self._turn = Table(groups + 4, self._of_turn)
         self._amid = Table(1, lambda key: [(moves.amid(*unpacked(key, _SITE, 6)),)])
         self._restart = Table(1, lambda key: [(restarted(world, *unpacked(key, _LEADER, 4)),)])
+        self._over = Table(1, lambda key: [(over(world, key),)])
         self._checked = Table(1, self._of_hosts)
         self._based = Table(1, self._of_base)
         self._committed = Table(1, self._of_commit)
@@ -185,7 +186,15 @@ class Product:
         steps.append(self._told(rows, kinds[2 * n + 1], 0))
         if may.any():
             steps += self._restarts(rows, may, heard, due)
-        return Step(*(np.concatenate(parts) for parts in zip(*steps, strict=True))), ended
+        step = Step(*(np.concatenate(parts) for parts in zip(*steps, strict=True)))
+        self._plain(step.rows)
+        return step, ended
+
+    def _plain(self, rows: Rows) -> None:
+        """Leaves out what nobody asks for once the run is finished."""
+        done = np.flatnonzero(self._waits.columns[1][self._waits.row(packed((rows[:, LEADER], 32)))])
+        for i in range(SITES, rows.shape[1]):
+            rows[done, i] = self._over.columns[0][self._over.row(packed((rows[done, i], 32)))]
 
     def _found(self, rows: Rows, table: Table, keys: Keys, index: int) -> Candidates:
         state, row = table.rows(keys)

@@ -314,6 +314,20 @@ def forsaken(world: World, site: int) -> int:
     )
 
 
+def over(world: World, site: int) -> int:
+    """The site once the run is finished: nothing matters to the lighthouse any more but hellos."""
+    now: Site = world.sites.values[site]
+    streams = {}
+    for stream in now.streams:
+        up = tuple(m for m in stream.up if isinstance(world.things.values[m], Hello) or m == CLOSED)
+        if CLOSED in up[:1] or not (up or stream.flags & (AGENT_GONE | LIGHTHOUSE_GONE) == 0):
+            stream = stream._replace(flags=stream.flags | LIGHTHOUSE_GONE, up=())
+        else:
+            stream = stream._replace(up=up)
+        streams[stream.conn] = stream
+    return world.sites.of(now._replace(streams=_kept(streams)))
+
+
 def kinds(world: World, messages: Sequence[int]) -> list[type]:
     """Of which kind these messages are."""
     return [type(world.things.values[message]) for message in messages]
