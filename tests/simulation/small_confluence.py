@@ -57,10 +57,10 @@ class Confluence:
                         yield f"{self._told(harm)} beside {self._told(first)} and {self._told(other)}"
 
     def _commute(self, state: int, one: int, other: int) -> bool:
-        """Whether both orders lead to the same state, or `one` makes no difference once `other` has happened."""
+        """Whether both orders lead to the same state, or one of them makes no difference beside the other."""
         moves = self.next[state]
-        then = self.next[moves[one]].get(other)
-        return then is not None and then in (self.next[moves[other]].get(one), moves[other])
+        first, last = self.next[moves[one]].get(other), self.next[moves[other]].get(one)
+        return last == moves[one] or first is not None and first in (last, moves[other])
 
     def _move(self, move: int) -> Move:
         return self.explorer.moves.moves.values[move]  # type: ignore[no-any-return]

@@ -29,7 +29,7 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import ROOT, Abandon, Beat, Committed, Failure, Finished, Goodbye, Died, HealFailed, Holding, Leave, Opened, Progress, Report, Value, Version
+from lighthouse.values import ROOT, Abandon, Beat, Committed, Failure, Finished, Goodbye, Died, HealFailed, Hello, Holding, Leave, Opened, Progress, Report, Value, Version
 from lighthouse.table import Table
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
@@ -123,37 +123,43 @@ def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any,
 
 class Soon(NamedTuple):
     """Whether something may be heard before all else: how soon, one of NEVER to ALWAYS; and of whom nothing must be on
-    its way that would come in between: hellos, and the ends of those who have reported."""
+    its way that would come in between: hellos, and the ends of those who have reported; and who must be there."""
 
     how: int
     hellos: tuple[str, ...] = ()
     reported: tuple[str, ...] = ()
+    there: tuple[str, ...] = ()
+    still: tuple[str, ...] = ()
 
 
 def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, numbers: Numbers) -> Soon:
     """Whether the event that `key` names may go first. after, silent: the state after it; it has no effects."""
-    if key[0] not in ("said", "ended"):
+    if key[0] not in ("said", "ended", "hello"):
         return Soon(NEVER)
-    message = numbers.values[key[4]] if key[0] == "said" else None
+    message = numbers.values[key[-1] if key[0] == "said" else key[2]] if key[0] != "ended" else None
+    everybody = tuple(f"g{i + 1}" for i in range(state.config.groups_wanted))
+    grace = in_grace(state, NOW)
+    if isinstance(message, Hello):
+        current = state.current
+        known = current is not None and current.members.get(message.name) == message.incarnation
+        if not known or not (grace or state.finished is not None):
+            return Soon(NEVER)
+        return Soon(HARMLESS, there=everybody, still=everybody) if state.finished is None else Soon(HARMLESS, there=(message.name,))
     if state.finished is not None:
-        if isinstance(message, Died | Goodbye):
-            return Soon(PROMPT, (key[2],))
         return Soon(ALWAYS if message is None or isinstance(message, IDLE) else NEVER)
     if silent and (isinstance(message, Beat | Failure) or after == state and not isinstance(message, _LAST)):
         return Soon(PROMPT)
-    change, everybody = state.change, tuple(f"g{i + 1}" for i in range(state.config.groups_wanted))
-    if in_grace(state, NOW):
-        return Soon(NEVER)
+    change, there = state.change, everybody if grace else ()
     if silent and isinstance(message, Committed):
-        return Soon(NEVER if change is None and len(state.odd) else CALM, everybody)
+        return Soon(NEVER if change is None and len(state.odd) else HARMLESS if grace else CALM, everybody, (), there)
     if not isinstance(message, Report):
         return Soon(NEVER)
     if change is None:
-        return Soon(CALM if silent else NEVER, everybody)
-    there = [g for g in state.groups.values() if g.live]
-    reported = tuple(g.name for g in there if g.report.abandoned >= change.number)
-    awaited = all(g.name in reported or any(is_member(gen, g) for gen in state.gens) for g in there)
-    return Soon(HARMLESS if awaited or not state.gens else NEVER, everybody, reported)
+        return Soon(NEVER if not silent else HARMLESS if grace else CALM, everybody, (), there)
+    live = [g for g in state.groups.values() if g.live]
+    reported = tuple(g.name for g in live if g.report.abandoned >= change.number)
+    awaited = all(g.name in reported or any(is_member(gen, g) for gen in state.gens) for g in live)
+    return Soon(HARMLESS if awaited or not state.gens else NEVER, everybody, reported, there)
 
 
 def broken_by_the_past(before: RunState, after: RunState, said: Said) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from lighthouse.values import Base
 from simulation.small_lighthouse import Waits
 from simulation.small_tables import Names
 from simulation.small_view import HostView, is_lost, transfers
@@ -19,7 +20,6 @@ from simulation.small_world import (
     FINISHED,
     LIGHTHOUSE_GONE,
     SEALED,
-    WELCOME,
     Site,
     Stream,
     Turn,
@@ -93,7 +93,9 @@ class SiteView(NamedTuple):
     forsaken: int
     mute: int
     conn: int
+    out: int
     ends: int
+    still: int
 
 
 class Moves:
@@ -186,11 +188,19 @@ class Moves:
             past=self.pasts.of((host.name, past) if past else ()),
             down=self.moves.of(("down", downs[0].conn)) if downs else -1,
             greets=(host.alive and bool(host.ranks)) or bool(hellos),
+            out=not (host.alive and host.ranks),
+            still=self._is_still(now),
             ends=any(s.flags & BROKEN and FINISHED in kinds(world, s.up) for s in now.streams),
             conn=max((s.conn for s in now.streams if not s.flags), default=-2),
             forsaken=forsaken(world, site),
             mute=bool(downs) and self._is_mute(site, downs[0]),
         )
+
+    def _is_still(self, site: Site) -> bool:
+        """Whether nothing of a step or a farewell comes from a site before the lighthouse has formed a generation."""
+        host = self.world.view(site.host)
+        said = [kind for s in site.streams for kind in kinds(self.world, (*s.up, *s.down))]
+        return not (host.live or host.finished or FINISHED in said or Base in said)
 
     def may_hear(self, site: int, stream: Stream) -> bool:
         """Whether what is first on its way down may be heard before all else: by whom is in no collective, transfer or
@@ -200,9 +210,9 @@ class Moves:
         before = view(sites[site].host)
         if before.busy or any(rank.opening for rank in before.ranks):
             return False
-        if stream.flags & (AGENT_GONE | BROKEN) or kinds(self.world, stream.down[:1])[0] is WELCOME:
-            return False
         after = view(sites[self.world.heard_down(site, stream).site].host)
+        if stream.flags & (AGENT_GONE | BROKEN) or before.incarnation != after.incarnation:
+            return False
         stays = before.generation == 0 or after.generation >= before.generation
         joins = all(old.numbers <= new.numbers for old, new in zip(before.ranks, after.ranks, strict=False))
         return stays and joins and _public(before) == _public(after)

@@ -48,10 +48,10 @@ class Product:
         self.world = world = moves.world
         self.groups = groups = world.spec.groups
         self._delays = Delays(world.spec.delays, moves.moves)
-        self._site = Table(9, lambda key: [moves.site(key)])
+        self._site = Table(11, lambda key: [moves.site(key)])
         self._local = Table(7, lambda key: [(*m[:3], *m.turn) for m in moves.local(key)])
         self._heard = Table(7, moves.heard)
-        self._soon = Table(3, lambda key: [world.soon(*unpacked(key, _LEADER, _SITE))])
+        self._soon = Table(5, lambda key: [world.soon(*unpacked(key, _LEADER, _SITE))])
         self._event = Table(4, self._of_event)
         self._order = Table(1, self._of_order)
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
@@ -254,12 +254,14 @@ class Product:
         known = np.flatnonzero((message == 1) & (event >= 0))
         soon, first = np.where(message == 1, ALWAYS, 0), np.ones(len(event), bool)
         at = self._soon.row(packed((row[known, LEADER], _LEADER), (event[known], _SITE)))
-        soon[known], hellos, reported = (column[at] for column in self._soon.columns)
+        soon[known], hellos, reported, there, still = (column[at] for column in self._soon.columns)
         for i, site in enumerate(sites):
             view, here = self._site.columns, site[heard.state[known]]
             deaf = self._waits.columns[3 + i][waits][heard.state[known]] != view[7][here]
-            late = deaf & ((view[4][here] | view[8][here] | (reported >> i)) & 1 == 1)
+            late = deaf & ((view[4][here] | view[9][here] | (reported >> i)) & 1 == 1)
             first[known] &= ~((hellos >> i & 1 == 1) & late & (i != heard.index))
+            first[known] &= (there >> i & 1 == 0) | (view[8][here] == 0) & (left[known] == 0)
+            first[known] &= (still >> i & 1 == 0) | (view[10][here] == 1)
         none = (left % _RESTART == 0) | (set(spec.kinds) <= {"crash"} and not spec.returns)
         safe = (left % _RESTART == 0) | {"host", "break", "slow"}.isdisjoint(spec.kinds)
         good = (soon == PROMPT) & safe | (soon == CALM) & none | (soon == HARMLESS) & none & (left < _RESTART)

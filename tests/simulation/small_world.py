@@ -219,7 +219,7 @@ class World:
         number = self.leaders.of((after, store))
         return number, [self.orders.of(tuple(o)) for o in orders], base, self.wrongs.of(tuple(wrong)), len(effects)
 
-    def soon(self, leader: int, event: int) -> tuple[int, int, int]:
+    def soon(self, leader: int, event: int) -> tuple[int, ...]:
         """Whether the lighthouse may hear `event` before all else (see `Soon`); groups as bits."""
         before, key = self.lighthouses.values[self.leaders.values[leader][0]], self.events.values[event]
         after, *_, effects = self.lighthouse_event(leader, event, -1)
@@ -356,5 +356,5 @@ def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])
 
 
-FINISHED, WELCOME = Finished, Welcome
-"""What tells that the farewell completed, which is believed of everybody; and who a group is."""
+FINISHED = Finished
+"""What tells that the farewell completed, which is believed of everybody."""
