@@ -20,28 +20,39 @@ What is abstracted. Time stands still: deadlines are moves. Computing takes none
 ranks start and streams open at once, the next lighthouse leads at once; each of these only makes more happen elsewhere,
 and a late one looks like a late message. A roll call's reduction and record are two moves, single buckets are not seen.
 A deadline that waits for something healthy to be slow in a transfer or an opening passes only where nothing else can
-happen. After `RETRIES` failed heals a joiner is not told again. No beats, drains, wishes to stop or save, lost stores,
-stalls, slots in hand at a death, two lighthouses, newcomers under new names; a joiner has one donor. A world that is
-`formed` begins with the first bases on their way.
+happen. In a world that is not `hasty` the first lease of a lighthouse passes without the healthy only as a "slow" fault;
+else it may pass, before they have said hello, as soon as somebody who is missing is dead. After `RETRIES` failed heals a
+joiner is not told again. No beats, drains, wishes to stop or save, lost stores, stalls, slots in hand at a death, two
+lighthouses, newcomers under new names; a joiner has one donor. A world that is `formed` begins with the first bases on
+their way.
 
 What is one state. States that differ only in what nobody can ask for any more: words and figures for people (reasons,
-losses, seconds; so Contributed is not sent), what a report brought that was taken when it came, an operation that is
-over or cannot complete, what a rank knows of generations before the one in work, when the lighthouse looked last at
-who is awaited (`small_lighthouse.turn` asks at each event that it makes no difference), and how far anybody was once
-the run is finished. Each is left out where `_plain`, `_plain_rank`, `_plain_group`, `bare` or `settled` says so, with
-its reason. Groups are not interchangeable: place 0 tells commits, names are sorted; so no symmetry is used.
+losses, seconds; so Contributed is not sent), what a report brought that was taken when it came, and what it says once
+another has to come before it is asked for; an operation that is over or cannot complete, what a rank knows of
+generations before the one in work, when the lighthouse looked last at who is awaited (`small_lighthouse.turn` asks at
+each event that it makes no difference). Once the run is finished, a lighthouse answers hellos alike whoever it knew,
+and hears nothing else: so it knows nobody, numbers count no more, and streams carry only hellos. Each is left out
+where `plain`, `_plain`, `_plain_rank`, `_plain_group`, `_plain_report`, `bare`, `over` or `settled` says so, with its
+reason. Groups are not interchangeable: place 0 tells commits, names are sorted; so no symmetry is used.
 
-What is not tried in every order, because nothing is hidden by it. Three kinds of moves may go first, alone (`only`), or
-with the faults at the same site:
+What is not tried in every order, because nothing is hidden by it. Some moves may go first, alone (`only`), or with the
+faults at the same site:
  - the end of a stream that was replaced, and words of an incarnation that was, but for its Finished: they are no news,
    whenever they come;
  - while no restart is left: what an agent hears while it is in no collective, transfer or opening, if it does not tell
-   who it is (Welcome), and changes nothing that others load, fetch or open or that a promise is about; with "slow"
-   faults left, only if it does not answer: what it says might come too late for a lighthouse that gave it up;
- - while no fault is left: what a lighthouse whose run is finished hears but hellos, deaths, goodbyes and CaughtUp.
-That each of these leaves every other move possible, and is left possible by it, in either order with the same end, is
-not only argued: `small_confluence` explores worlds without any of this and asks it of every state and every pair of
-moves (`--confluence`). The promises are asked of every state; what they look at is not changed by these moves.
+   it who it is, and changes nothing that others load, fetch or open or that a promise is about; with "slow" faults left,
+   only if it does not answer: what it says might come too late for a lighthouse that gave it up;
+ - what the lighthouse hears (`small_soon`), if nothing older of that group is on its way, and nothing can be lost of it:
+   beats, failures of generations that are being abandoned, and what changes nothing; commits that it has no effects
+   for, while nobody joins; a report that is one of those awaited; a hello of a member to a lighthouse that has just
+   started; and all but hellos and joins once the run is finished. Each only where nothing can come in between that it
+   depends on: a hello or a farewell from a stream that was lost, the end of a stream of somebody who has reported, a
+   first lease that passes, a fault that is left. A restart may be left where there are no effects: what the lighthouse
+   knows is gone with it, whether it has heard this or not.
+That each of these leaves every other move possible, and is left possible by it, in either order with the same end (or
+one makes no difference beside the other), is not only argued: `small_confluence` explores worlds without any of this
+and asks it of every state and every pair of moves (`--confluence`). The promises are asked of every state; what they
+look at is not changed by these moves.
 
 A world with `delays` is explored in part: there is an order in which things happen by themselves, and at most so many
 times something (with all that comes the same way after it) is made to wait until nothing else can happen. Faults happen

@@ -6,13 +6,13 @@ groups say hello would otherwise tell apart states that are the same.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from lighthouse.core import decide, hold, new_run, record, wake_at
 from lighthouse.core_change import _awaited
-from lighthouse.core_state import Group, RunState, in_grace, is_member, new_gen, with_
+from lighthouse.core_state import Group, RunState, in_grace, new_gen, with_
 from lighthouse.core_values import (
     CloseStream,
     EndRun,
@@ -29,8 +29,8 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import ROOT, Abandon, Beat, Committed, Failure, Finished, Goodbye, Died, HealFailed, Hello, Holding, Leave, Opened, Progress, Report, Value, Version
 from lighthouse.table import Table
+from lighthouse.values import ROOT, Abandon, Finished, Holding, Leave, Progress, Report, Value, Version
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
@@ -39,25 +39,16 @@ RETRIES = 2
 """A joiner that failed so often is not told to try again: the pauses between tries have no end."""
 
 
-NEVER, HARMLESS, CALM, PROMPT, ALWAYS = 0, 1, 2, 3, 4
-"""Whether what the lighthouse hears next from a stream may be heard before all else: see the page of `small`."""
-
-IDLE = (Beat, Committed, Failure, Finished, HealFailed, Opened, Progress, Report)
-"""What says nothing that matters to a lighthouse whose run is finished."""
-
-
-_LAST = Finished | Died | Goodbye
-
-
 class Waits(Value, frozen=True):
     """What the lighthouse's deadlines wait for.
 
-    groups: (name, incarnation, stream) of all whose leases run; reports: names awaited until a change's deadline, also
-    those that may come back; missing: in the first lease; check: a member is gone without a word; plan: names that have
+    groups: (name, incarnation, stream) of all whose leases run; members: of the generation at work; reports: names
+    awaited until a change's deadline, also those that may come back; missing: in the first lease; check: a member is gone without a word; plan: names that have
     to open one; again, retry: pauses run
     """
 
     groups: tuple[tuple[str, int, int], ...]
+    members: tuple[tuple[str, int], ...]
     reports: tuple[str, ...]
     missing: tuple[str, ...]
     grace: bool
@@ -119,47 +110,6 @@ def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any,
     if [e for e in done if not isinstance(e, Tell)] != [e for e in effects if not isinstance(e, Tell)]:
         return ["the lighthouse does not look at who is awaited"]
     return []
-
-
-class Soon(NamedTuple):
-    """Whether something may be heard before all else: how soon, one of NEVER to ALWAYS; and of whom nothing must be on
-    its way that would come in between: hellos, and the ends of those who have reported; and who must be there."""
-
-    how: int
-    hellos: tuple[str, ...] = ()
-    reported: tuple[str, ...] = ()
-    there: tuple[str, ...] = ()
-    still: tuple[str, ...] = ()
-
-
-def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, numbers: Numbers) -> Soon:
-    """Whether the event that `key` names may go first. after, silent: the state after it; it has no effects."""
-    if key[0] not in ("said", "ended", "hello"):
-        return Soon(NEVER)
-    message = numbers.values[key[-1] if key[0] == "said" else key[2]] if key[0] != "ended" else None
-    everybody = tuple(f"g{i + 1}" for i in range(state.config.groups_wanted))
-    grace = in_grace(state, NOW)
-    if isinstance(message, Hello):
-        current = state.current
-        known = current is not None and current.members.get(message.name) == message.incarnation
-        if not known or not (grace or state.finished is not None):
-            return Soon(NEVER)
-        return Soon(HARMLESS, there=everybody, still=everybody) if state.finished is None else Soon(HARMLESS, there=(message.name,))
-    if state.finished is not None:
-        return Soon(ALWAYS if message is None or isinstance(message, IDLE) else NEVER)
-    if silent and (isinstance(message, Beat | Failure) or after == state and not isinstance(message, _LAST)):
-        return Soon(PROMPT)
-    change, there = state.change, everybody if grace else ()
-    if silent and isinstance(message, Committed):
-        return Soon(NEVER if change is None and len(state.odd) else HARMLESS if grace else CALM, everybody, (), there)
-    if not isinstance(message, Report):
-        return Soon(NEVER)
-    if change is None:
-        return Soon(NEVER if not silent else HARMLESS if grace else CALM, everybody, (), there)
-    live = [g for g in state.groups.values() if g.live]
-    reported = tuple(g.name for g in live if g.report.abandoned >= change.number)
-    awaited = all(g.name in reported or any(is_member(gen, g) for gen in state.gens) for g in live)
-    return Soon(HARMLESS if awaited or not state.gens else NEVER, everybody, reported, there)
 
 
 def broken_by_the_past(before: RunState, after: RunState, said: Said) -> list[str]:
@@ -262,7 +212,7 @@ def _plain_group(state: RunState, group: Group, over: bool) -> Group:
 
 
 def _plain_report(state: RunState, report: Report) -> Report:
-    """What a group stands for, if it has reported for the change; else another report comes before anybody asks for more
+    """What a group stands for, if it has reported for the change; else it reports again before anybody asks for more
     than for where it stood."""
     change = state.change
     if change is None or report.abandoned < change.number:
@@ -323,6 +273,7 @@ def waits(state: RunState) -> Waits:
     tired = any(g.heal_failures > RETRIES for g in state.groups.values())
     return Waits(
         groups=tuple((g.name, g.incarnation, g.conn) for g in state.groups.values()),
+        members=tuple(sorted(current.members.items())) if current else (),
         reports=awaited,
         missing=missing,
         grace=grace,

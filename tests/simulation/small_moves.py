@@ -19,6 +19,7 @@ from simulation.small_world import (
     CLOSED,
     FINISHED,
     LIGHTHOUSE_GONE,
+    REPORT,
     SEALED,
     Site,
     Stream,
@@ -81,21 +82,26 @@ class Due(NamedTuple):
 
 
 class SiteView(NamedTuple):
-    """What the rules ask of a site. reach: number of what its deadlines see; past: of what `stale` does; down: a
-    move that may go first, -1 for none; greets: a hello may come from there yet; conn: the newest stream that is whole, 0 for none; forsaken: the site after a lighthouse's crash;
-    mute: what is heard by `down` is not answered"""
+    """What the rules ask of a site.
+
+    reach: number of what its deadlines see; past: of what `stale` does; down: a move that may go first, -1 for none;
+    forsaken: the site after a lighthouse's crash
+    conn: the newest stream that nothing has happened to, -2 for none; and for `small_soon`: greets: a hello may come
+    yet; out: its ranks are gone; ends: there is a farewell or a report on one that is over
+    still: it is in no step
+    """
 
     host: int
     reach: int
     past: int
     down: int
-    greets: int
     forsaken: int
-    mute: int
     conn: int
+    greets: int
     out: int
     ends: int
     still: int
+    incarnation: int
 
 
 class Moves:
@@ -182,18 +188,19 @@ class Moves:
             for s in now.streams
             if s.up and s.incarnation and not s.flags & LIGHTHOUSE_GONE
         )
+        out = not (host.alive and host.ranks)
         return SiteView(
             host=now.host,
-            reach=self.reaches.of((host.name, whole, not (host.alive and host.ranks))),
+            reach=self.reaches.of((host.name, whole, out)),
             past=self.pasts.of((host.name, past) if past else ()),
             down=self.moves.of(("down", downs[0].conn)) if downs else -1,
-            greets=(host.alive and bool(host.ranks)) or bool(hellos),
-            out=not (host.alive and host.ranks),
-            still=self._is_still(now),
-            ends=any(s.flags & BROKEN and FINISHED in kinds(world, s.up) for s in now.streams),
-            conn=max((s.conn for s in now.streams if not s.flags), default=-2),
             forsaken=forsaken(world, site),
-            mute=bool(downs) and self._is_mute(site, downs[0]),
+            conn=max((s.conn for s in now.streams if not s.flags), default=-2),
+            greets=not out or bool(hellos),
+            out=out,
+            ends=any(s.flags and not {FINISHED, REPORT}.isdisjoint(kinds(world, s.up)) for s in now.streams),
+            still=self._is_still(now),
+            incarnation=host.incarnation,
         )
 
     def _is_still(self, site: Site) -> bool:
@@ -216,11 +223,6 @@ class Moves:
         stays = before.generation == 0 or after.generation >= before.generation
         joins = all(old.numbers <= new.numbers for old, new in zip(before.ranks, after.ranks, strict=False))
         return stays and joins and _public(before) == _public(after)
-
-    def _is_mute(self, site: int, stream: Stream) -> bool:
-        """Whether what is first on its way down is not answered."""
-        before, after = (self.world.sites.values[s] for s in (site, self.world.heard_down(site, stream).site))
-        return [(s.conn, s.up, s.flags) for s in before.streams] == [(s.conn, s.up, s.flags) for s in after.streams]
 
     def stale(self, waits: int, past: int) -> list[int]:
         """Moves that take the end of a stream that the lighthouse has replaced, or a word of an incarnation that it
@@ -292,11 +294,11 @@ class Moves:
         if now.finished or now.ended:
             return []
         seen = {name: (whole, out) for name, whole, out in (self.reaches.values[reach] for reach in reaches)}
-        found = [self._due(ORDINARY, key) for key in _deadlines(now, seen, True)]
+        found = [self._due(ORDINARY, key) for key in _deadlines(now, seen, True, self.world.spec.hasty)]
         late = "plan" if now.plan else "reports" if now.reports else "grace" if now.grace else ""
         found += [self._due(LAST, (late,))] if late else []
         if "slow" in self.world.spec.kinds:
-            found += [self._due(FAULT, key) for key in _deadlines(now, seen, False)]
+            found += [self._due(FAULT, key) for key in _deadlines(now, seen, False, self.world.spec.hasty)]
         return found
 
     def amid(self, move: int, crash: int) -> int:
@@ -308,7 +310,9 @@ class Moves:
         return Due(move, _DEADLINE, kind, self.world.events.of(key))
 
 
-def _deadlines(now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: bool) -> list[tuple[Any, ...]]:
+def _deadlines(
+    now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: bool, hasty: bool
+) -> list[tuple[Any, ...]]:
     """Deadlines that may pass: of those that are dead or out of reach, or of the healthy."""
     found: list[tuple[Any, ...]] = []
     deaf = {name: conn not in seen[name][0] for name, _, conn in now.groups}
@@ -316,7 +320,8 @@ def _deadlines(now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: 
         found += [("lease", name) for name, _, _ in now.groups if deaf[name] is dead]
     if now.reports and all(deaf.get(name, seen[name][1]) for name in now.reports) is dead:
         found.append(("reports",))
-    if now.grace and any(seen[name][1] for name in now.missing) is dead:
+    out = [seen[name][1] for name in now.missing]
+    if now.grace and (any(out) and (hasty or all(out))) is dead:
         found.append(("grace",))
     if dead:
         found += [(kind,) for kind in ("check", "again", "retry") if getattr(now, kind)]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
 from simulation.small_delays import Candidates, Delays
-from simulation.small_lighthouse import ALWAYS, CALM, HARMLESS, PROMPT
-from simulation.small_moves import FAULT, LAST, ORDINARY, Moves
+from simulation.small_moves import FAULT, LAST, ORDINARY, Moves, SiteView
+from simulation.small_soon import ALWAYS, CALM, HARMLESS, NEVER
 from simulation.small_tables import Ints, Keys, Table, mixed, packed, unpacked
 from simulation.small_world import over, restarted
 
@@ -48,16 +48,16 @@ class Product:
         self.world = world = moves.world
         self.groups = groups = world.spec.groups
         self._delays = Delays(world.spec.delays, moves.moves)
-        self._site = Table(11, lambda key: [moves.site(key)])
+        self._site = Table(len(SiteView._fields), lambda key: [moves.site(key)])
         self._local = Table(7, lambda key: [(*m[:3], *m.turn) for m in moves.local(key)])
         self._heard = Table(7, moves.heard)
-        self._soon = Table(5, lambda key: [world.soon(*unpacked(key, _LEADER, _SITE))])
+        self._soon = Table(7, lambda key: [world.soon(*unpacked(key, _LEADER, _SITE))])
         self._event = Table(4, self._of_event)
         self._order = Table(1, self._of_order)
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
         self._settled = Table(1, lambda key: [(world.settled(*self._scene_parts(key)),)])
         self._launch = Table(2, lambda key: [world.launched(*unpacked(key, _OPERATIONS, _SITE))])
-        self._waits = Table(3 + groups, self._of_leader)
+        self._waits = Table(3 + 2 * groups, self._of_leader)
         self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)) or [-1])[:1]])
         self._due = Table(4, self._of_deadlines)
         self._turn = Table(groups + 4, self._of_turn)
@@ -83,8 +83,9 @@ class Product:
 
     def _of_leader(self, key: int) -> list[tuple[int, ...]]:
         waits = self.world.waits(key)
-        conns = {name: conn for name, _, conn in waits.groups}
-        at = [conns.get(f"g{i + 1}", -1) or -1 for i in range(self.groups)]
+        names = [f"g{i + 1}" for i in range(self.groups)]
+        conns, members = {name: conn for name, _, conn in waits.groups}, dict(waits.members)
+        at = [conns.get(name) or -1 for name in names] + [members.get(name, -2) for name in names]
         return [(self.moves.waits.of(waits), waits.finished, self.world.leaders.values[key][1], *at)]
 
     def _of_deadlines(self, key: int) -> list[tuple[int, ...]]:
@@ -135,44 +136,39 @@ class Product:
             keys = mixed(keys * np.uint64(31) + rows[:, column].astype(np.uint64))
         return keys
 
-    def sites(self, rows: Rows, what: int) -> list[Ints]:
-        """One column of the sites' views (see `SiteView`), for each site."""
-        return [self._site.columns[what][self._site.row(packed((rows[:, SITES + i], 32)))] for i in range(self.groups)]
+    def _view(self, rows: Rows) -> list[SiteView]:
+        """Columns of what the rules ask of sites, for each site."""
+        at = [self._site.row(packed((rows[:, SITES + i], 32))) for i in range(self.groups)]
+        return [SiteView(*(column[row] for column in self._site.columns)) for row in at]
 
     # ---- which moves there are -------------------------------------------------------------------------------------
 
-    def may_go_first(self, rows: Rows) -> list[list[tuple[int, int]]]:
-        """For each state, all moves that may go first there, with the site whose faults are tried with them or -1."""
-        sites, waits, _ = self._seen(rows)
-        found: list[list[tuple[int, int]]] = [[] for _ in rows]
+    def may_go_first(self, rows: Rows) -> list[list[int]]:
+        """For each state, all moves that may go first there."""
+        sites, waits = self._view(rows), self._waits.row(packed((rows[:, LEADER], 32)))
+        found: list[list[int]] = [[] for _ in rows]
         heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
-        for moves, at in self._may_go_first(rows, sites, waits, heard):
+        for moves in self._may_go_first(rows, sites, waits, heard):
             for state in np.flatnonzero(moves >= 0).tolist():
-                found[state].append((int(moves[state]), at))
+                found[state].append(int(moves[state]))
         number = self._waits.columns[0][waits].tolist()
         for site in sites:  # of these only the first of a site was among them
-            for state, past in enumerate(self._site.columns[2][site].tolist()):
-                found[state] += [(move, -1) for move in self.moves.stale(number[state], past)]
+            for state, past in enumerate(site.past.tolist()):
+                found[state] += self.moves.stale(number[state], past)
         for ups in heard:
             good = self._may_be_heard(rows, sites, waits, ups)
             for state, move in zip(ups.state[good].tolist(), ups.move[good].tolist(), strict=True):
-                found[state].append((move, -1))
+                found[state].append(move)
         return found
-
-    def _seen(self, rows: Rows) -> tuple[list[Ints], Ints, Keys]:
-        """The places of the sites and of the lighthouse in their tables, and the keys of all hosts with operations."""
-        sites = [self._site.row(packed((rows[:, SITES + i], 32))) for i in range(self.groups)]
-        hosts = [(self._site.columns[0][site], _HOST) for site in sites]
-        scene = packed((rows[:, OPERATIONS], _OPERATIONS), *hosts)
-        return sites, self._waits.row(packed((rows[:, LEADER], 32))), scene
 
     def expand(self, rows: Rows) -> tuple[Step, NDArray[np.bool_]]:
         """Every move of these states, and in which of them nothing happens any more but faults."""
-        sites, waits, scene = self._seen(rows)
+        sites, waits = self._view(rows), self._waits.row(packed((rows[:, LEADER], 32)))
+        scene = packed((rows[:, OPERATIONS], _OPERATIONS), *((site.host, _HOST) for site in sites))
         local = [self._found(rows, self._local, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
         heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
         shared = self._found(rows, self._shared, scene, -1)
-        reaches = [(self._site.columns[1][s], _SMALL) for s in sites]
+        reaches = [(site.reach, _SMALL) for site in sites]
         bits = 64 - _SMALL * self.groups
         due = self._found(rows, self._due, packed((self._waits.columns[0][waits], bits), *reaches), -1)
         kinds = [*local, *heard, shared, due]
@@ -202,13 +198,12 @@ class Product:
         return Candidates(state, move, order, kind, row, rows[state, LATE].astype(np.int64), index)
 
     def _kept(
-        self, rows: Rows, sites: list[Ints], waits: Ints, kinds: list[Candidates], heard: list[Candidates]
+        self, rows: Rows, sites: list[SiteView], waits: Ints, kinds: list[Candidates], heard: list[Candidates]
     ) -> tuple[list[Any], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which candidates are tried: all, or where one may go first only that, with the faults that it meets; where
-        there is none; and where the lighthouse may crash."""
-        only, meets = np.full(len(rows), -1), np.full(len(rows), -1)
-        for move, at in self._may_go_first(rows, sites, waits, heard) if self.reduce else ():
-            meets = np.where((only < 0) & (move >= 0), at, meets)
+        """Which candidates are tried: all, or where one may go first only that; where there is none;
+        and where the lighthouse may crash."""
+        only = np.full(len(rows), -1)
+        for move in self._may_go_first(rows, sites, waits, heard) if self.reduce else ():
             only = np.where(only < 0, move, only)
         ordinary = np.zeros(len(rows), np.int64)
         for found in kinds:
@@ -220,52 +215,45 @@ class Product:
             good &= (found.kind == ORDINARY) | ((found.kind == LAST) & (ordinary[state] == 0))
             left += np.bincount(state[good], minlength=len(rows))
             faults = (found.kind == FAULT) & (rows[state, LEFT] % _RESTART > 0)
-            kept.append(good | (faults & ((one < 0) | (meets[state] == found.index) & (found.index >= 0))))
+            kept.append(good | (faults & (one < 0)))
         return kept, left == 0, (rows[:, LEFT] >= _RESTART) & (only < 0)
 
-    def _may_go_first(
-        self, rows: Rows, sites: list[Ints], waits: Ints, heard: list[Candidates]
-    ) -> list[tuple[Ints, int]]:
-        """Moves before which nothing else need be tried, -1 where there is none, each with the site whose faults need
-        be tried with it, -1 for none; see the page of `small`."""
+    def _may_go_first(self, rows: Rows, sites: list[SiteView], waits: Ints, heard: list[Candidates]) -> list[Ints]:
+        """Moves before which nothing else need be tried, -1 where there is none; see the page of `small`."""
         number = self._waits.columns[0][waits]
-        harmless, whole = rows[:, LEFT] == 0, rows[:, LEFT] < _RESTART
         found = []
         for site in sites:
-            past = self._site.columns[2][site]
-            some, stale = np.flatnonzero(past), np.full(len(rows), -1)
-            keys = packed((number[some], _LEADER), (past[some], _SITE))
+            some, stale = np.flatnonzero(site.past), np.full(len(rows), -1)
+            keys = packed((number[some], _LEADER), (site.past[some], _SITE))
             stale[some] = self._stale.columns[0][self._stale.row(keys)]
-            found.append((stale, -1))
-        for index, site in enumerate(sites):
-            down, mute = self._site.columns[3][site], self._site.columns[6][site]
-            may = harmless | whole & ((mute == 1) | ("slow" not in self.world.spec.kinds))
-            found.append((np.where(may, down, -1), index))
+            found.append(stale)
+        for site in sites:
+            found.append(np.where(rows[:, LEFT] == 0, site.down, -1))
         for ups in heard:
             good, one = self._may_be_heard(rows, sites, waits, ups), np.full(len(rows), -1)
             one[ups.state[good]] = ups.move[good]
-            found.append((one, -1))
+            found.append(one)
         return found
 
-    def _may_be_heard(self, rows: Rows, sites: list[Ints], waits: Ints, heard: Candidates) -> NDArray[np.bool_]:
-        """Which of these the lighthouse may hear before all else."""
+    def _may_be_heard(self, rows: Rows, sites: list[SiteView], waits: Ints, heard: Candidates) -> NDArray[np.bool_]:
+        """Which of these the lighthouse may hear before all else: see `small_soon`."""
         event, message, alone = (self._heard.columns[i][heard.row] for i in (4, 5, 6))
-        row, left, spec = rows[heard.state], rows[heard.state, LEFT], self.world.spec
-        known = np.flatnonzero((message == 1) & (event >= 0))
-        soon, first = np.where(message == 1, ALWAYS, 0), np.ones(len(event), bool)
-        at = self._soon.row(packed((row[known, LEADER], _LEADER), (event[known], _SITE)))
-        soon[known], hellos, reported, there, still = (column[at] for column in self._soon.columns)
-        for i, site in enumerate(sites):
-            view, here = self._site.columns, site[heard.state[known]]
-            deaf = self._waits.columns[3 + i][waits][heard.state[known]] != view[7][here]
-            late = deaf & ((view[4][here] | view[9][here] | (reported >> i)) & 1 == 1)
-            first[known] &= ~((hellos >> i & 1 == 1) & late & (i != heard.index))
-            first[known] &= (there >> i & 1 == 0) | (view[8][here] == 0) & (left[known] == 0)
-            first[known] &= (still >> i & 1 == 0) | (view[10][here] == 1)
+        left, spec = rows[heard.state, LEFT], self.world.spec
         none = (left % _RESTART == 0) | (set(spec.kinds) <= {"crash"} and not spec.returns)
-        safe = (left % _RESTART == 0) | {"host", "break", "slow"}.isdisjoint(spec.kinds)
-        good = (soon == PROMPT) & safe | (soon == CALM) & none | (soon == HARMLESS) & none & (left < _RESTART)
-        return (good & (alone == 1) & first) | (soon == ALWAYS)  # type: ignore[no-any-return]
+        asked = np.flatnonzero((message == 1) & (event >= 0))
+        how, good = np.where(message == 1, ALWAYS, NEVER), alone == 1
+        state, now = heard.state[asked], waits[heard.state[asked]]
+        at = self._soon.row(packed((rows[state, LEADER], _LEADER), (event[asked], _SITE)))
+        how[asked], *masks = (column[at] for column in self._soon.columns)
+        for i, site in enumerate(SiteView(*(column[state] for column in view)) for view in sites):
+            hellos, ends, known, there, still, kin = (mask >> i & 1 == 1 for mask in masks)
+            deaf = (self._waits.columns[3 + i][now] != site.conn) & (i != heard.index)
+            bad = deaf & (known | hellos & (site.greets == 1) | ends & (site.ends == 1))
+            bad |= there & ((site.out == 1) | (left[asked] != 0)) | still & (site.still == 0)
+            bad |= kin & (site.greets == 1) & (self._waits.columns[3 + self.groups + i][now] != site.incarnation)
+            good[asked] &= ~bad
+        good &= (how == CALM) & none | (how == HARMLESS) & (left == 0)
+        return good | (how == ALWAYS)  # type: ignore[no-any-return]
 
     # ---- what they lead to -----------------------------------------------------------------------------------------
 
@@ -284,7 +272,7 @@ class Product:
         some = np.flatnonzero(commits)
         at = self._committed.row(packed((store[some], _SITE), (commits[some], _SITE)))
         wrong[some] = np.where(wrong[some] > 0, wrong[some], self._committed.columns[0][at])
-        hosts = [(column, _HOST) for column in self.sites(after, 0)]
+        hosts = [(site.host, _HOST) for site in self._view(after)]
         at = self._settled.row(packed((after[:, OPERATIONS], _OPERATIONS), *hosts))
         after[:, OPERATIONS] = self._settled.columns[0][at]
         at = self._checked.row(packed((store, 64 - _HOST * self.groups), *hosts))
@@ -316,7 +304,7 @@ class Product:
         at = self._turn.row(packed((after[some, LEADER], _LEADER), (event[some], _SITE), (crash, 6)))
         leader, base, bad, _, *orders = (column[at] for column in self._turn.columns)
         based = np.flatnonzero(base >= 0)
-        hosts = [(column, _HOST) for column in self.sites(after[some[based]], 0)]
+        hosts = [(site.host, _HOST) for site in self._view(after[some[based]])]
         bad[based] += self._based_wrong(bad[based], packed((base[based], 64 - _HOST * self.groups), *hosts))
         after[some, LEADER], wrong[some] = leader, bad
         for i, order in enumerate(orders):
@@ -355,6 +343,6 @@ class Product:
         used = self.world.spec.restarts - after[:, LEFT] // _RESTART
         at = self._restart.row(packed((after[:, LEADER], _LEADER), (used, 4)))
         after[:, LEADER] = self._restart.columns[0][at]
-        for i, column in enumerate(self.sites(after, 5)):
-            after[:, SITES + i] = column
+        for i, site in enumerate(self._view(after)):
+            after[:, SITES + i] = site.forsaken
         return step

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import Finished, Hello, Welcome
+from lighthouse.values import Finished, Hello, Report, Welcome
 from simulation.small_host import Machine, Spec
-from simulation.small_lighthouse import Waits, first_state, soon, turn, waits
+from simulation.small_lighthouse import Waits, first_state, turn, waits
 from simulation.small_operations import launched, settled
+from simulation.small_soon import soon
 from simulation.small_tables import Names
 from simulation.small_values import Host, Numbers
 from simulation.small_view import HostView, view
@@ -224,7 +225,7 @@ class World:
         before, key = self.lighthouses.values[self.leaders.values[leader][0]], self.events.values[event]
         after, *_, effects = self.lighthouse_event(leader, event, -1)
         after = self.lighthouses.values[self.leaders.values[after][0]]
-        how, *groups = soon(before, key, after, not effects, self.things)
+        how, *groups = soon(before, key, after, not effects, self.things, self.spec.hasty)
         return how, *(sum(1 << (int(name[1:]) - 1) for name in names) for names in groups)
 
     def _turn(self, lighthouse: int, key: tuple[Any, ...]) -> tuple[int, list[Any], list[str]]:
@@ -356,5 +357,5 @@ def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])
 
 
-FINISHED = Finished
-"""What tells that the farewell completed, which is believed of everybody."""
+FINISHED, REPORT = Finished, Report
+"""What tells that the farewell completed, which is believed of everybody; and where a group stands."""
