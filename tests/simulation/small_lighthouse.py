@@ -42,9 +42,9 @@ RETRIES = 2
 class Waits(Value, frozen=True):
     """What the lighthouse's deadlines wait for.
 
-    groups: (name, incarnation, stream) of all whose leases run; members: of the generation at work; reports: names
-    awaited until a change's deadline, also those that may come back; missing: in the first lease; check: a member is gone without a word; plan: names that have
-    to open one; again, retry: pauses run
+    groups: (name, incarnation, stream) of all whose leases run; members: of the generation at work
+    reports: names awaited until a change's deadline, also those that may come back; missing: in the first lease;
+    check: a member is gone without a word; plan: names that have to open one; again, retry: pauses run
     """
 
     groups: tuple[tuple[str, int, int], ...]

@@ -84,11 +84,11 @@ class Due(NamedTuple):
 class SiteView(NamedTuple):
     """What the rules ask of a site.
 
-    reach: number of what its deadlines see; past: of what `stale` does; down: a move that may go first, -1 for none;
-    forsaken: the site after a lighthouse's crash
+    host: its place in `Moves.hosts`; reach: number of what its deadlines see; past: of what `stale` does
+    down: a move that may go first, -1 for none; forsaken: the site after a lighthouse's crash
     conn: the newest stream that nothing has happened to, -2 for none; and for `small_soon`: greets: a hello may come
-    yet; out: its ranks are gone; ends: there is a farewell or a report on one that is over
-    still: it is in no step
+    yet; out: its ranks are gone; ends: there is a farewell or a report on a stream that something has happened to;
+    still: it is in no step; incarnation: of the host
     """
 
     host: int
@@ -114,6 +114,7 @@ class Moves:
         self.reaches = Names()
         self.pasts = Names(())
         self.waits = Names()
+        self.hosts = [Names() for _ in range(world.spec.groups)]  # numbers of each group's hosts, which are fewer
 
     # ---- one site --------------------------------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class Moves:
         )
         out = not (host.alive and host.ranks)
         return SiteView(
-            host=now.host,
+            host=self.hosts[world.hosts.values[now.host].index].of(now.host),
             reach=self.reaches.of((host.name, whole, out)),
             past=self.pasts.of((host.name, past) if past else ()),
             down=self.moves.of(("down", downs[0].conn)) if downs else -1,

@@ -72,7 +72,10 @@ class Product:
 
     def _scene_parts(self, key: int) -> tuple[int, list[int]]:
         operations, *hosts = unpacked(key, _OPERATIONS, *[_HOST] * self.groups)
-        return operations, hosts
+        return operations, self._hosts(hosts)
+
+    def _hosts(self, places: list[int]) -> list[int]:
+        return [names.values[place] for names, place in zip(self.moves.hosts, places, strict=True)]
 
     def _of_event(self, key: int) -> list[tuple[int, ...]]:
         site, event = unpacked(key, _SITE, _SITE)
@@ -102,11 +105,13 @@ class Product:
 
     def _of_hosts(self, key: int) -> list[tuple[int, ...]]:
         store, *hosts = unpacked(key, 64 - _HOST * self.groups, *[_HOST] * self.groups)
-        return self._wrong(broken_in([self.world.view(h) for h in hosts], self.world.stores.values[store]))
+        return self._wrong(broken_in([self.world.view(h) for h in self._hosts(hosts)], self.world.stores.values[store]))
 
     def _of_base(self, key: int) -> list[tuple[int, ...]]:
         base, *hosts = unpacked(key, 64 - _HOST * self.groups, *[_HOST] * self.groups)
-        return self._wrong(broken_by_base(self.world.things.values[base], [self.world.view(h) for h in hosts]))
+        return self._wrong(
+            broken_by_base(self.world.things.values[base], [self.world.view(h) for h in self._hosts(hosts)])
+        )
 
     def _of_commit(self, key: int) -> list[tuple[int, ...]]:
         store, commits = unpacked(key, _SITE, _SITE)
