@@ -81,7 +81,9 @@ NORMAL = (
     Spec(name="three-crash", faults=1, kinds=("crash",)),
     Spec(name="three-harm-short", steps=1, faults=1, kinds=ALL),
     Spec(name="two-harm", groups=2, faults=1, kinds=ALL),
+    Spec(name="three-gone-restart", faults=1, restarts=1, kinds=("crash",), returns=False, hasty=False),
     Spec(name="three-restart", restarts=1, kinds=()),
+    Spec(name="three-gone-twice", faults=2, kinds=("crash",), returns=False),
     Spec(name="two-shards", groups=2, shards=2, steps=1, faults=1, kinds=("crash",), returns=False),
     Spec(name="two-forming", groups=2, steps=1, faults=1, kinds=("crash", "host"), formed=False, returns=False),
     Spec(name="two-crash-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), returns=False),
@@ -93,6 +95,8 @@ NORMAL = (
 """Explored in every normal run, the larger ones first."""
 
 PROOF = (
+    Spec(name="three-all-gone", faults=2, restarts=1, kinds=("crash",), returns=False, hasty=False),
+    Spec(name="three-lost-twice", faults=2, kinds=("crash", "host"), returns=False),
     Spec(name="three-harm", faults=1, kinds=ALL),
     Spec(name="two-twice", groups=2, faults=2, kinds=ALL),
     Spec(name="two-gone-restart", groups=2, faults=2, restarts=1, kinds=("crash", "host"), returns=False),
