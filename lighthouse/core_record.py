@@ -167,7 +167,7 @@ def _message(state: RunState, group: Group, message: Up, now: float, late: bool 
         case Report():
             return take_report(state, group, message)
         case Committed():
-            return _committed(state, group, message, now)
+            return _committed(state if late else change_group(state, group, version=message.version), message, now)
         case Opened():
             return _opened(state, group, message.number)
         case Failure():
@@ -304,8 +304,7 @@ def _contributed(state: RunState, group: Group, message: Contributed) -> RunStat
     return change_group(state, group, way=f"contributed {text}: {words}")
 
 
-def _committed(state: RunState, group: Group, done: Committed, now: float) -> RunState:
-    state = change_group(state, group, version=done.version)
+def _committed(state: RunState, done: Committed, now: float) -> RunState:
     state = learn_start(state, done.start)
     current = state.current
     if current is None or done.start.number != current.number or not state.history.contains(done.version):

@@ -21,6 +21,11 @@ _cold = of("lighthouse/core_cold.py")
 _poison = of("lighthouse/core_poison.py")
 
 LIGHTHOUSE: tuple[Mutation, ...] = (
+    _record(
+        "a late word of a commit puts a group back",
+        "_committed(state if late else change_group(",
+        "_committed(change_group(",
+    ),
     # ---- who is lost, who forms, who ends
     _change(
         "nobody is spared in the first lease",

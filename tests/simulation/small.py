@@ -20,28 +20,38 @@ What is abstracted. Time stands still: deadlines are moves. Computing takes none
 ranks start and streams open at once, the next lighthouse leads at once; each of these only makes more happen elsewhere,
 and a late one looks like a late message. A roll call's reduction and record are two moves, single buckets are not seen.
 A deadline that waits for something healthy to be slow in a transfer or an opening passes only where nothing else can
-happen. After `RETRIES` failed heals a joiner is not told again. No beats, drains, wishes to stop or save, lost stores,
-stalls, slots in hand at a death, two lighthouses, newcomers under new names; a joiner has one donor. A world that is
-`formed` begins with the first bases on their way.
+happen. In a world that is not `hasty` the first lease of a lighthouse passes without the healthy only as a "slow"
+fault; else it may, before they have said hello, as soon as somebody who is missing is dead. After `RETRIES` failed
+heals a joiner is not told again. No beats, drains, wishes to stop or save, lost stores, stalls, slots in hand at a
+death, two lighthouses, newcomers under new names; a joiner has one donor. A world that is `formed` begins with the
+first bases on their way.
 
 What is one state. States that differ only in what nobody can ask for any more: words and figures for people (reasons,
-losses, seconds; so Contributed is not sent), what a report brought that was taken when it came, an operation that is
-over or cannot complete, what a rank knows of generations before the one in work, when the lighthouse looked last at
-who is awaited (`small_lighthouse.turn` asks at each event that it makes no difference), and how far anybody was once
-the run is finished. Each is left out where `_plain`, `_plain_rank`, `_plain_group`, `bare` or `settled` says so, with
-its reason. Groups are not interchangeable: place 0 tells commits, names are sorted; so no symmetry is used.
+losses, seconds; so Contributed is not sent), what a report brought that was taken when it came, and what it says once
+another has to come before it is asked for; an operation that is over or cannot complete, what a rank knows of
+generations before the one in work, when the lighthouse looked last at who is awaited (`small_lighthouse.turn` asks at
+each event that it makes no difference). Once the run is finished, a lighthouse answers hellos alike whoever it knew,
+and hears nothing else: so it knows nobody, numbers count no more, and streams carry only hellos. Each is left out
+where `plain`, `_plain`, `_plain_rank`, `_plain_group`, `_plain_report`, `bare`, `over` or `settled` says so, with its
+reason. Groups are not interchangeable: place 0 tells commits, names are sorted; so no symmetry is used.
 
-What is not tried in every order, because nothing is hidden by it. Three kinds of moves may go first, alone (`only`), or
-with the faults at the same site:
+What is not tried in every order, because nothing is hidden by it. Some moves may go first, alone (`only`):
  - the end of a stream that was replaced, and words of an incarnation that was, but for its Finished: they are no news,
    whenever they come;
- - while no restart is left: what an agent hears while it is in no collective, transfer or opening, if it does not tell
-   who it is (Welcome), and changes nothing that others load, fetch or open or that a promise is about; with "slow"
-   faults left, only if it does not answer: what it says might come too late for a lighthouse that gave it up;
- - while no fault is left: what a lighthouse whose run is finished hears but hellos, deaths, goodbyes and CaughtUp.
-That each of these leaves every other move possible, and is left possible by it, in either order with the same end, is
-not only argued: `small_confluence` explores worlds without any of this and asks it of every state and every pair of
-moves (`--confluence`). The promises are asked of every state; what they look at is not changed by these moves.
+ - while no fault and no restart is left: what an agent hears while it is in no collective, transfer or opening, if it
+   does not tell it who it is, and changes nothing that others load, fetch or open or that a promise is about;
+ - what the lighthouse hears (`small_soon`), if nothing older of that group is on its way, and nothing of it can get
+   lost: beats, failures of generations that are being abandoned, and what changes nothing; commits without effects,
+   while nobody joins; a report, one of those that are awaited; a hello of a member to a lighthouse that has just
+   started; all but deaths, hellos and joins once the run is finished. Each only where nothing can come in between that
+   it depends on: a hello over a new stream, the end of the stream of somebody who has reported, a first lease that
+   passes, a farewell, a fault that is left. A restart may be left where there are no effects: what the lighthouse knows
+   is gone with it, whether it has heard this or not.
+That each of these leaves every other move possible, and is left possible by it, in either order with the same end, or
+that one makes no difference beside the other, is not only argued: `small_confluence` explores worlds without any of
+this and asks it of every state and every pair of moves (`--confluence`). The promises are asked of every state; what
+they look at is not changed by these moves, or it is asked too when the other one comes (of a base that is written, how
+far everybody is; of a step that is committed, which bases there are).
 
 A world with `delays` is explored in part: there is an order in which things happen by themselves, and at most so many
 times something (with all that comes the same way after it) is made to wait until nothing else can happen. Faults happen
@@ -71,7 +81,9 @@ NORMAL = (
     Spec(name="three-crash", faults=1, kinds=("crash",)),
     Spec(name="three-harm-short", steps=1, faults=1, kinds=ALL),
     Spec(name="two-harm", groups=2, faults=1, kinds=ALL),
+    Spec(name="three-gone-restart", faults=1, restarts=1, kinds=("crash",), returns=False, hasty=False),
     Spec(name="three-restart", restarts=1, kinds=()),
+    Spec(name="three-gone-twice", faults=2, kinds=("crash",), returns=False),
     Spec(name="two-shards", groups=2, shards=2, steps=1, faults=1, kinds=("crash",), returns=False),
     Spec(name="two-forming", groups=2, steps=1, faults=1, kinds=("crash", "host"), formed=False, returns=False),
     Spec(name="two-crash-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), returns=False),
@@ -83,6 +95,8 @@ NORMAL = (
 """Explored in every normal run, the larger ones first."""
 
 PROOF = (
+    Spec(name="three-all-gone", faults=2, restarts=1, kinds=("crash",), returns=False, hasty=False),
+    Spec(name="three-lost-twice", faults=2, kinds=("crash", "host"), returns=False),
     Spec(name="three-harm", faults=1, kinds=ALL),
     Spec(name="two-twice", groups=2, faults=2, kinds=ALL),
     Spec(name="two-gone-restart", groups=2, faults=2, restarts=1, kinds=("crash", "host"), returns=False),
@@ -103,6 +117,11 @@ CONFLUENCE = (
     Spec(name="crash", groups=2, steps=1, faults=1, kinds=("crash",)),
     Spec(name="break", groups=2, steps=1, faults=1, kinds=("break",), returns=False),
     Spec(name="slow", groups=2, steps=1, faults=1, kinds=("slow",), returns=False),
+    Spec(name="twice", groups=2, faults=2, restarts=1, kinds=("crash",), returns=False, hasty=False),
+    Spec(name="host-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("crash", "host"), returns=False),
+    Spec(name="three", steps=1, faults=2, kinds=("crash",), returns=False),
+    Spec(name="three-restart", steps=1, restarts=1, kinds=()),
+    Spec(name="crash-restart-back", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), hasty=False),
 )
 """Explored without reductions, all pairs of moves asked whether they may change places."""
 
@@ -111,7 +130,8 @@ def told(found: Found) -> str:
     """One line on an explored world."""
     spec = found.spec
     what = f"{spec.groups} groups x {spec.shards}, {spec.steps} steps, {spec.faults} faults of {'/'.join(spec.kinds)}"
-    what += f", {spec.restarts} restarts" + ("" if spec.returns else ", nobody returns")
+    what += f", {spec.restarts} restarts" + (" and hasty" if spec.restarts and spec.hasty else "")
+    what += "" if spec.returns else ", nobody returns"
     what += f", {spec.delays} delays" if spec.delays >= 0 else ""
     ends = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ends.items()))
     state = "all" if found.complete else "ONLY THE FIRST"

@@ -1,9 +1,9 @@
 """Whether what a small world does not try twice hides anything: asked of worlds that are explored without reductions.
 
-Where a move may go first (see the page of `small`), it is tried alone, or with the faults that it meets. That hides
-nothing if, of these and of every other move that can be made there, each leaves the other possible, both orders lead to
-the same state, and in the state that the other one leads to the move may still go first: then whatever is done without
-it can be done after it just as well. That is asked of each state of a world, moves of either kind taken in pairs.
+Where a move may go first (see the page of `small`), it is tried alone. That hides nothing if, of it and of every other
+move that can be made there, each leaves the other possible, both orders lead to the same state, and in the state that
+the other one leads to the move may still go first: then whatever is done without it can be done after it just as well.
+So too if one makes no difference beside the other. That is asked of each state of a world, moves taken in pairs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Confluence:
     def __init__(self, spec: Spec, rules: type[Moves] = Moves) -> None:
         self.explorer = Explorer(spec, reduce=False, rules=rules, watch=self._note)
         self.next: dict[int, dict[int, int]] = {}
-        self.first: dict[int, dict[int, int]] = {}
+        self.first: dict[int, set[int]] = {}
         self.asked = 0
 
     def wrong(self) -> Counter[str]:
@@ -36,15 +36,14 @@ class Confluence:
         product = self.explorer.product
         keys, after = product.keys(rows).tolist(), product.keys(step.rows).tolist()
         for key, first in zip(keys, product.may_go_first(rows), strict=True):
-            self.next[key], self.first[key] = {}, dict(first)
+            self.next[key], self.first[key] = {}, set(first)
         for state, move, key in zip(step.state.tolist(), step.move.tolist(), after, strict=True):
             self.next[keys[state]][move] = key
 
     def _wrong_at(self, state: int) -> Iterator[str]:
         moves = self.next[state]
-        for first, site in self.first[state].items():
-            together = {first} | {m for m in moves if site >= 0 and self._site_of(self._move(m)) == site}
-            for other in moves.keys() - together:
+        for first in self.first[state]:
+            for other in moves.keys() - {first}:
                 self.asked += 1
                 if moves[first] == moves[other]:
                     continue
@@ -52,15 +51,12 @@ class Confluence:
                     yield f"{self._told(first)} and {self._told(other)}"
                 elif first not in self.first[moves[other]] and self.next[moves[first]].get(other) != moves[other]:
                     yield f"{self._told(first)} after {self._told(other)}"
-                for harm in together - {first}:
-                    if harm in self.next[moves[other]] and not self._commute(state, harm, other):
-                        yield f"{self._told(harm)} beside {self._told(first)} and {self._told(other)}"
 
     def _commute(self, state: int, one: int, other: int) -> bool:
-        """Whether both orders lead to the same state, or `one` makes no difference once `other` has happened."""
+        """Whether both orders lead to the same state, or one of them makes no difference beside the other."""
         moves = self.next[state]
-        then = self.next[moves[one]].get(other)
-        return then is not None and then in (self.next[moves[other]].get(one), moves[other])
+        first, last = self.next[moves[one]].get(other), self.next[moves[other]].get(one)
+        return last == moves[one] or first is not None and first in (last, moves[other])
 
     def _move(self, move: int) -> Move:
         return self.explorer.moves.moves.values[move]  # type: ignore[no-any-return]
@@ -68,9 +64,3 @@ class Confluence:
     def _told(self, move: int) -> str:
         words = self._move(move)
         return str(words[2] if words[0] == "host" else words[0])
-
-    def _site_of(self, move: Move) -> int:
-        """The site that a fault is at, -1 for another move."""
-        if move[0] in ("crash", "kill"):
-            return int(move[1])
-        return int(move[1]) // 1000 - 1 if move[0] == "break" else -1

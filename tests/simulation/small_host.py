@@ -44,6 +44,7 @@ class Spec(Value, frozen=True):
 
     faults: how many of `kinds` may happen; restarts: how often the lighthouse may crash, also amid its effects
     returns: ranks and hosts that are lost come back; formed: the story begins with the first base on its way
+    hasty: the first lease of a lighthouse may pass without the healthy where somebody else is dead; else that is "slow"
     delays: how often something may be made to wait for all else that can happen; below zero: any order
     """
 
@@ -58,6 +59,7 @@ class Spec(Value, frozen=True):
     kinds: tuple[str, ...] = ("crash", "host", "break")
     returns: bool = True
     formed: bool = True
+    hasty: bool = True
     delays: int = -1
 
 

@@ -29,7 +29,8 @@ from lighthouse.core_values import (
     Tell,
     Tick,
 )
-from lighthouse.values import ROOT, Abandon, Finished, Holding, Progress, Report, Value, Version
+from lighthouse.table import Table
+from lighthouse.values import ROOT, Abandon, Finished, Holding, Leave, Progress, Report, Value, Version
 from simulation.small_host import Spec
 from simulation.small_values import NOW, Numbers
 
@@ -41,12 +42,13 @@ RETRIES = 2
 class Waits(Value, frozen=True):
     """What the lighthouse's deadlines wait for.
 
-    groups: (name, incarnation, stream) of all whose leases run; reports: names awaited until a change's deadline, also
-    those that may come back; missing: in the first lease; check: a member is gone without a word; plan: names that have
-    to open one; again, retry: pauses run
+    groups: (name, incarnation, stream) of all whose leases run; members: of the generation at work
+    reports: names awaited until a change's deadline, also those that may come back; missing: in the first lease;
+    check: a member is gone without a word; plan: names that have to open one; again, retry: pauses run
     """
 
     groups: tuple[tuple[str, int, int], ...]
+    members: tuple[tuple[str, int], ...]
     reports: tuple[str, ...]
     missing: tuple[str, ...]
     grace: bool
@@ -70,7 +72,7 @@ def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
     state = with_(record(new_run(config), started, NOW), next_incarnation=0)
     if restarts == 0:  # nobody was there before, so nobody is waited for
         state = with_(state, started_s=PAST)
-    return state
+    return plain(state)
 
 
 def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, list[Any], list[str]]:
@@ -92,7 +94,7 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
         wrong.append("the lighthouse wants to wake in the past")
     if after.last_number < state.last_number:
         wrong.append("numbers shrink")
-    return _plain(after), _told(effects, numbers), wrong
+    return plain(after), _told(effects, numbers), wrong
 
 
 def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any, ...]) -> list[str]:
@@ -166,14 +168,21 @@ def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[Run
     raise ValueError(f"not an event: {key}")
 
 
-def _plain(state: RunState) -> RunState:
+def plain(state: RunState) -> RunState:
     """Without what differs where nothing else does: words that say why, what a joiner told of its progress (but that it
     did), and the next incarnation (kept by name)."""
     over = state.finished is not None or bool(state.ended)
+    if over:
+        gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
+        nothing = {"change": None, "plan": None, "hold": Hold.NONE, "hold_text": "", "trouble": ""}
+        state = with_(state, retry_s=0.0, plan_again_s=0.0, plan_failures=0, started_s=PAST, gens=gens, **nothing)
+        state = with_(state, newest=state.finished or ROOT, next_heal=0, kept=(), odd=Table())
+    if state.finished is not None:  # nobody is told anything any more but who says hello
+        state = with_(state, ended="", deaths=(), groups=Table(), conns=Table())
     for group in state.groups.values():
-        plain = _plain_group(state, group, over)
-        if plain != group:
-            state = with_(state, groups=state.groups.set(group.name, plain))
+        bare = _plain_group(state, group, over)
+        if bare != group:
+            state = with_(state, groups=state.groups.set(group.name, bare))
     change = state.change
     if change is not None:
         change = msgspec.structs.replace(change, reason="", heard=0)
@@ -181,26 +190,40 @@ def _plain(state: RunState) -> RunState:
             change = msgspec.structs.replace(change, looked=None, awaited=0)
             state = with_(state, hold_text="reports")
         state = with_(state, change=change)
-    if over:
-        gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
-        state = with_(state, trouble="", retry_s=0.0, gens=gens)
     return with_(state, next_incarnation=0)
 
 
 def _plain_group(state: RunState, group: Group, over: bool) -> Group:
     """A group without what was noted for people, or has had its effect when it came. over: where it stands matters to
     nobody any more."""
-    report = group.report if not over else Report(abandoned=0, version=ROOT, cursor=0)
-    abandoned = report.abandoned if state.change is not None else 0
+    if over:
+        report = Report(abandoned=0, version=ROOT, cursor=0)
+        who = {"name": group.name, "incarnation": group.incarnation, "conn": group.conn, "host": group.host}
+        return Group(**who, heard_s=NOW, rendezvous=(), weights=(), digest=0, report=report, version=ROOT)
     return msgspec.structs.replace(
         group,
-        version=group.version if not over else ROOT,
-        report=msgspec.structs.replace(report, abandoned=abandoned, failed=False, starts=(), reason=""),
+        report=_plain_report(state, group.report),
+        held=group.held if state.change is not None and state.change.number == group.held else 0,
         progress=group.progress and _plain_progress(group.progress),
         opened=group.opened if state.plan is not None and state.plan.number == group.opened else 0,
         retry_s=group.retry_s if group.retry_s > NOW else 0.0,
         way="",
     )
+
+
+def _plain_report(state: RunState, report: Report) -> Report:
+    """What a group stands for, if it has reported for the change; else it reports again before anybody asks for more
+    than for where it stood."""
+    change = state.change
+    if change is None or report.abandoned < change.number:
+        return Report(
+            abandoned=0,
+            version=report.version,
+            cursor=0,
+            generation=report.generation,
+            stagings=report.stagings,
+        )
+    return msgspec.structs.replace(report, abandoned=change.number, failed=False, starts=(), reason="")
 
 
 def _plain_progress(progress: Progress) -> Progress:
@@ -219,6 +242,8 @@ def _told(effects: tuple[Any, ...], numbers: Numbers) -> list[Any]:
             case Send(conn=conn, message=message):
                 if isinstance(message, Abandon):
                     message = Abandon(number=message.number)
+                if isinstance(message, Leave):
+                    message = msgspec.structs.replace(message, reason="leave")
                 told.append(("send", conn, numbers.of(message)))
             case CloseStream(conn=conn):
                 told.append(("close", conn))
@@ -248,6 +273,7 @@ def waits(state: RunState) -> Waits:
     tired = any(g.heal_failures > RETRIES for g in state.groups.values())
     return Waits(
         groups=tuple((g.name, g.incarnation, g.conn) for g in state.groups.values()),
+        members=tuple(sorted(current.members.items())) if current else (),
         reports=awaited,
         missing=missing,
         grace=grace,

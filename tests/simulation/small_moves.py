@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from lighthouse.values import Base
 from simulation.small_lighthouse import Waits
 from simulation.small_tables import Names
 from simulation.small_view import HostView, is_lost, transfers
@@ -17,10 +18,9 @@ from simulation.small_world import (
     BROKEN,
     CLOSED,
     FINISHED,
-    IDLE,
     LIGHTHOUSE_GONE,
+    REPORT,
     SEALED,
-    WELCOME,
     Site,
     Stream,
     Turn,
@@ -59,6 +59,7 @@ class Heard(NamedTuple):
     site: int
     event: int
     message: int
+    alone: int
 
 
 class Shared(NamedTuple):
@@ -81,17 +82,26 @@ class Due(NamedTuple):
 
 
 class SiteView(NamedTuple):
-    """What the rules ask of a site. reach: number of what its deadlines see; past: of what `stale` does; down, over:
-    moves that may go first under the rules of that name, -1 for none; forsaken: the site after a lighthouse's crash;
-    mute: what is heard by `down` is not answered"""
+    """What the rules ask of a site.
+
+    host: its place in `Moves.hosts`; reach: number of what its deadlines see; past: of what `stale` does
+    down: a move that may go first, -1 for none; forsaken: the site after a lighthouse's crash
+    conn: the newest stream that nothing has happened to, -2 for none; and for `small_soon`: greets: a hello may come
+    yet; out: its ranks are gone; ends: there is a farewell or a report on a stream that something has happened to;
+    still: it is in no step; incarnation: of the host
+    """
 
     host: int
     reach: int
     past: int
     down: int
-    over: int
     forsaken: int
-    mute: int
+    conn: int
+    greets: int
+    out: int
+    ends: int
+    still: int
+    incarnation: int
 
 
 class Moves:
@@ -104,6 +114,7 @@ class Moves:
         self.reaches = Names()
         self.pasts = Names(())
         self.waits = Names()
+        self.hosts = [Names() for _ in range(world.spec.groups)]  # numbers of each group's hosts, which are fewer
 
     # ---- one site --------------------------------------------------------------------------------------------------
 
@@ -142,16 +153,21 @@ class Moves:
     def heard(self, site: int) -> list[Heard]:
         """What the lighthouse may hear from a site next."""
         world, found = self.world, []
-        for stream in world.sites.values[site].streams:
-            if stream.flags & LIGHTHOUSE_GONE:
-                continue
+        streams = [s for s in world.sites.values[site].streams if not s.flags & LIGHTHOUSE_GONE]
+        speaking = [s for s in streams if s.up]
+        host = world.view(world.sites.values[site].host)
+        quiet = not (host.alive and host.ranks) and not hellos_of(world, site)
+        for stream in streams:
             order = 4 * stream.conn
             if stream.up and not is_overtaken(world, site, stream):
                 site_after, event = world.heard_up(site, stream)
-                found.append(Heard(self.moves.of(("up", stream.conn)), order, ORDINARY, site_after, event, 1))
+                move = self.moves.of(("up", stream.conn))
+                alone = speaking[:1] == [stream] and not stream.flags & (BROKEN if quiet else ~0)
+                found.append(Heard(move, order, ORDINARY, site_after, event, 1, alone))
             if stream.flags & BROKEN:
                 site_after, event = world.heard_up(site, stream._replace(up=(CLOSED,)))
-                found.append(Heard(self.moves.of(("cut", stream.conn)), order + 1, ORDINARY, site_after, event, 0))
+                move = self.moves.of(("cut", stream.conn))
+                found.append(Heard(move, order + 1, ORDINARY, site_after, event, 0, 0))
         return found
 
     def site(self, site: int) -> SiteView:
@@ -161,7 +177,6 @@ class Moves:
         host = world.view(now.host)
         whole = tuple(s.conn for s in now.streams if not s.flags & BROKEN)
         downs = [s for s in now.streams if s.down and self.may_hear(site, s)]
-        overs = self.overs(site)
         hellos = {hello.incarnation for hello in hellos_of(world, site)}
         past = tuple(
             (
@@ -174,22 +189,26 @@ class Moves:
             for s in now.streams
             if s.up and s.incarnation and not s.flags & LIGHTHOUSE_GONE
         )
+        out = not (host.alive and host.ranks)
         return SiteView(
-            host=now.host,
-            reach=self.reaches.of((host.name, whole, not (host.alive and host.ranks))),
+            host=self.hosts[world.hosts.values[now.host].index].of(now.host),
+            reach=self.reaches.of((host.name, whole, out)),
             past=self.pasts.of((host.name, past) if past else ()),
             down=self.moves.of(("down", downs[0].conn)) if downs else -1,
-            over=overs[0] if overs else -1,
             forsaken=forsaken(world, site),
-            mute=bool(downs) and self._is_mute(site, downs[0]),
+            conn=max((s.conn for s in now.streams if not s.flags), default=-2),
+            greets=not out or bool(hellos),
+            out=out,
+            ends=any(s.flags and not {FINISHED, REPORT}.isdisjoint(kinds(world, s.up)) for s in now.streams),
+            still=self._is_still(now),
+            incarnation=host.incarnation,
         )
 
-    def overs(self, site: int) -> list[int]:
-        """Moves that tell a lighthouse whose run is finished what does not matter to it any more."""
-        streams = self.world.sites.values[site].streams
-        whole = [s for s in streams if s.up and not s.flags & (LIGHTHOUSE_GONE | BROKEN)]
-        idle = [s for s in whole if s.up[0] == CLOSED or issubclass(kinds(self.world, s.up[:1])[0], IDLE)]
-        return [self.moves.of(("up", stream.conn)) for stream in idle]
+    def _is_still(self, site: Site) -> bool:
+        """Whether nothing of a step or a farewell comes from a site before the lighthouse has formed a generation."""
+        host = self.world.view(site.host)
+        said = [kind for s in site.streams for kind in kinds(self.world, (*s.up, *s.down))]
+        return not (host.live or host.finished or FINISHED in said or Base in said)
 
     def may_hear(self, site: int, stream: Stream) -> bool:
         """Whether what is first on its way down may be heard before all else: by whom is in no collective, transfer or
@@ -199,17 +218,12 @@ class Moves:
         before = view(sites[site].host)
         if before.busy or any(rank.opening for rank in before.ranks):
             return False
-        if stream.flags & (AGENT_GONE | BROKEN) or kinds(self.world, stream.down[:1])[0] is WELCOME:
-            return False
         after = view(sites[self.world.heard_down(site, stream).site].host)
+        if stream.flags & (AGENT_GONE | BROKEN) or before.incarnation != after.incarnation:
+            return False
         stays = before.generation == 0 or after.generation >= before.generation
         joins = all(old.numbers <= new.numbers for old, new in zip(before.ranks, after.ranks, strict=False))
         return stays and joins and _public(before) == _public(after)
-
-    def _is_mute(self, site: int, stream: Stream) -> bool:
-        """Whether what is first on its way down is not answered."""
-        before, after = (self.world.sites.values[s] for s in (site, self.world.heard_down(site, stream).site))
-        return [(s.conn, s.up, s.flags) for s in before.streams] == [(s.conn, s.up, s.flags) for s in after.streams]
 
     def stale(self, waits: int, past: int) -> list[int]:
         """Moves that take the end of a stream that the lighthouse has replaced, or a word of an incarnation that it
@@ -281,11 +295,11 @@ class Moves:
         if now.finished or now.ended:
             return []
         seen = {name: (whole, out) for name, whole, out in (self.reaches.values[reach] for reach in reaches)}
-        found = [self._due(ORDINARY, key) for key in _deadlines(now, seen, True)]
+        found = [self._due(ORDINARY, key) for key in _deadlines(now, seen, True, self.world.spec.hasty)]
         late = "plan" if now.plan else "reports" if now.reports else "grace" if now.grace else ""
         found += [self._due(LAST, (late,))] if late else []
         if "slow" in self.world.spec.kinds:
-            found += [self._due(FAULT, key) for key in _deadlines(now, seen, False)]
+            found += [self._due(FAULT, key) for key in _deadlines(now, seen, False, self.world.spec.hasty)]
         return found
 
     def amid(self, move: int, crash: int) -> int:
@@ -297,7 +311,9 @@ class Moves:
         return Due(move, _DEADLINE, kind, self.world.events.of(key))
 
 
-def _deadlines(now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: bool) -> list[tuple[Any, ...]]:
+def _deadlines(
+    now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: bool, hasty: bool
+) -> list[tuple[Any, ...]]:
     """Deadlines that may pass: of those that are dead or out of reach, or of the healthy."""
     found: list[tuple[Any, ...]] = []
     deaf = {name: conn not in seen[name][0] for name, _, conn in now.groups}
@@ -305,7 +321,8 @@ def _deadlines(now: Waits, seen: dict[str, tuple[tuple[int, ...], bool]], dead: 
         found += [("lease", name) for name, _, _ in now.groups if deaf[name] is dead]
     if now.reports and all(deaf.get(name, seen[name][1]) for name in now.reports) is dead:
         found.append(("reports",))
-    if now.grace and any(seen[name][1] for name in now.missing) is dead:
+    out = [seen[name][1] for name in now.missing]
+    if now.grace and (any(out) and (hasty or all(out))) is dead:
         found.append(("grace",))
     if dead:
         found += [(kind,) for kind in ("check", "again", "retry") if getattr(now, kind)]

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from simulation.small_checks import broken_by_base, broken_by_commit, broken_in
 from simulation.small_delays import Candidates, Delays
-from simulation.small_moves import FAULT, LAST, ORDINARY, Moves
+from simulation.small_moves import FAULT, LAST, ORDINARY, Moves, SiteView
+from simulation.small_soon import ALWAYS, CALM, HARMLESS, NEVER
 from simulation.small_tables import Ints, Keys, Table, mixed, packed, unpacked
-from simulation.small_world import restarted
+from simulation.small_world import over, restarted
 
 Rows = NDArray[np.int32]
 
@@ -47,20 +48,22 @@ class Product:
         self.world = world = moves.world
         self.groups = groups = world.spec.groups
         self._delays = Delays(world.spec.delays, moves.moves)
-        self._site = Table(7, lambda key: [moves.site(key)])
+        self._site = Table(len(SiteView._fields), lambda key: [moves.site(key)])
         self._local = Table(7, lambda key: [(*m[:3], *m.turn) for m in moves.local(key)])
-        self._heard = Table(6, moves.heard)
+        self._heard = Table(7, moves.heard)
+        self._soon = Table(7, lambda key: [world.soon(*unpacked(key, _LEADER, _SITE))])
         self._event = Table(4, self._of_event)
         self._order = Table(1, self._of_order)
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
         self._settled = Table(1, lambda key: [(world.settled(*self._scene_parts(key)),)])
         self._launch = Table(2, lambda key: [world.launched(*unpacked(key, _OPERATIONS, _SITE))])
-        self._waits = Table(3, self._of_leader)
+        self._waits = Table(3 + 2 * groups, self._of_leader)
         self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)) or [-1])[:1]])
         self._due = Table(4, self._of_deadlines)
         self._turn = Table(groups + 4, self._of_turn)
         self._amid = Table(1, lambda key: [(moves.amid(*unpacked(key, _SITE, 6)),)])
         self._restart = Table(1, lambda key: [(restarted(world, *unpacked(key, _LEADER, 4)),)])
+        self._over = Table(1, lambda key: [(over(world, key),)])
         self._checked = Table(1, self._of_hosts)
         self._based = Table(1, self._of_base)
         self._committed = Table(1, self._of_commit)
@@ -69,7 +72,10 @@ class Product:
 
     def _scene_parts(self, key: int) -> tuple[int, list[int]]:
         operations, *hosts = unpacked(key, _OPERATIONS, *[_HOST] * self.groups)
-        return operations, hosts
+        return operations, self._hosts(hosts)
+
+    def _hosts(self, places: list[int]) -> list[int]:
+        return [names.values[place] for names, place in zip(self.moves.hosts, places, strict=True)]
 
     def _of_event(self, key: int) -> list[tuple[int, ...]]:
         site, event = unpacked(key, _SITE, _SITE)
@@ -80,7 +86,10 @@ class Product:
 
     def _of_leader(self, key: int) -> list[tuple[int, ...]]:
         waits = self.world.waits(key)
-        return [(self.moves.waits.of(waits), waits.finished, self.world.leaders.values[key][1])]
+        names = [f"g{i + 1}" for i in range(self.groups)]
+        conns, members = {name: conn for name, _, conn in waits.groups}, dict(waits.members)
+        at = [conns.get(name) or -1 for name in names] + [members.get(name, -2) for name in names]
+        return [(self.moves.waits.of(waits), waits.finished, self.world.leaders.values[key][1], *at)]
 
     def _of_deadlines(self, key: int) -> list[tuple[int, ...]]:
         waits, *reaches = unpacked(key, 64 - _SMALL * self.groups, *[_SMALL] * self.groups)
@@ -96,11 +105,13 @@ class Product:
 
     def _of_hosts(self, key: int) -> list[tuple[int, ...]]:
         store, *hosts = unpacked(key, 64 - _HOST * self.groups, *[_HOST] * self.groups)
-        return self._wrong(broken_in([self.world.view(h) for h in hosts], self.world.stores.values[store]))
+        return self._wrong(broken_in([self.world.view(h) for h in self._hosts(hosts)], self.world.stores.values[store]))
 
     def _of_base(self, key: int) -> list[tuple[int, ...]]:
         base, *hosts = unpacked(key, 64 - _HOST * self.groups, *[_HOST] * self.groups)
-        return self._wrong(broken_by_base(self.world.things.values[base], [self.world.view(h) for h in hosts]))
+        return self._wrong(
+            broken_by_base(self.world.things.values[base], [self.world.view(h) for h in self._hosts(hosts)])
+        )
 
     def _of_commit(self, key: int) -> list[tuple[int, ...]]:
         store, commits = unpacked(key, _SITE, _SITE)
@@ -130,45 +141,43 @@ class Product:
             keys = mixed(keys * np.uint64(31) + rows[:, column].astype(np.uint64))
         return keys
 
-    def sites(self, rows: Rows, what: int) -> list[Ints]:
-        """One column of the sites' views (see `SiteView`), for each site."""
-        return [self._site.columns[what][self._site.row(packed((rows[:, SITES + i], 32)))] for i in range(self.groups)]
+    def _view(self, rows: Rows) -> list[SiteView]:
+        """Columns of what the rules ask of sites, for each site."""
+        at = [self._site.row(packed((rows[:, SITES + i], 32))) for i in range(self.groups)]
+        return [SiteView(*(column[row] for column in self._site.columns)) for row in at]
 
     # ---- which moves there are -------------------------------------------------------------------------------------
 
-    def may_go_first(self, rows: Rows) -> list[list[tuple[int, int]]]:
-        """For each state, all moves that may go first there, with the site whose faults are tried with them or -1."""
-        sites, waits, _ = self._seen(rows)
-        found: list[list[tuple[int, int]]] = [[] for _ in rows]
-        for moves, at in self._may_go_first(rows, sites, waits):
+    def may_go_first(self, rows: Rows) -> list[list[int]]:
+        """For each state, all moves that may go first there."""
+        sites, waits = self._view(rows), self._waits.row(packed((rows[:, LEADER], 32)))
+        found: list[list[int]] = [[] for _ in rows]
+        heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
+        for moves in self._may_go_first(rows, sites, waits, heard):
             for state in np.flatnonzero(moves >= 0).tolist():
-                found[state].append((int(moves[state]), at))
-        number, finished, _ = (column[waits].tolist() for column in self._waits.columns)
-        for index, site in enumerate(sites):  # of these only the first of a site was among them
-            for state, past in enumerate(self._site.columns[2][site].tolist()):
-                found[state] += [(move, -1) for move in self.moves.stale(number[state], past)]
-                if finished[state] and rows[state, LEFT] == 0:
-                    found[state] += [(move, -1) for move in self.moves.overs(int(rows[state, SITES + index]))]
+                found[state].append(int(moves[state]))
+        number = self._waits.columns[0][waits].tolist()
+        for site in sites:  # of these only the first of a site was among them
+            for state, past in enumerate(site.past.tolist()):
+                found[state] += self.moves.stale(number[state], past)
+        for ups in heard:
+            good = self._may_be_heard(rows, sites, waits, ups)
+            for state, move in zip(ups.state[good].tolist(), ups.move[good].tolist(), strict=True):
+                found[state].append(move)
         return found
-
-    def _seen(self, rows: Rows) -> tuple[list[Ints], Ints, Keys]:
-        """The places of the sites and of the lighthouse in their tables, and the keys of all hosts with operations."""
-        sites = [self._site.row(packed((rows[:, SITES + i], 32))) for i in range(self.groups)]
-        hosts = [(self._site.columns[0][site], _HOST) for site in sites]
-        scene = packed((rows[:, OPERATIONS], _OPERATIONS), *hosts)
-        return sites, self._waits.row(packed((rows[:, LEADER], 32))), scene
 
     def expand(self, rows: Rows) -> tuple[Step, NDArray[np.bool_]]:
         """Every move of these states, and in which of them nothing happens any more but faults."""
-        sites, waits, scene = self._seen(rows)
+        sites, waits = self._view(rows), self._waits.row(packed((rows[:, LEADER], 32)))
+        scene = packed((rows[:, OPERATIONS], _OPERATIONS), *((site.host, _HOST) for site in sites))
         local = [self._found(rows, self._local, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
         heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
         shared = self._found(rows, self._shared, scene, -1)
-        reaches = [(self._site.columns[1][s], _SMALL) for s in sites]
+        reaches = [(site.reach, _SMALL) for site in sites]
         bits = 64 - _SMALL * self.groups
         due = self._found(rows, self._due, packed((self._waits.columns[0][waits], bits), *reaches), -1)
         kinds = [*local, *heard, shared, due]
-        kept, ended, may = self._kept(rows, sites, waits, kinds)
+        kept, ended, may = self._kept(rows, sites, waits, kinds, heard)
         kinds = [found.where(k) for found, k in zip(kinds, kept, strict=True)]
         kinds = self._delays.chosen(kinds) if self.world.spec.delays >= 0 else kinds
         n = self.groups
@@ -178,7 +187,15 @@ class Product:
         steps.append(self._told(rows, kinds[2 * n + 1], 0))
         if may.any():
             steps += self._restarts(rows, may, heard, due)
-        return Step(*(np.concatenate(parts) for parts in zip(*steps, strict=True))), ended
+        step = Step(*(np.concatenate(parts) for parts in zip(*steps, strict=True)))
+        self._plain(step.rows)
+        return step, ended
+
+    def _plain(self, rows: Rows) -> None:
+        """Leaves out what nobody asks for once the run is finished."""
+        done = np.flatnonzero(self._waits.columns[1][self._waits.row(packed((rows[:, LEADER], 32)))])
+        for i in range(SITES, rows.shape[1]):
+            rows[done, i] = self._over.columns[0][self._over.row(packed((rows[done, i], 32)))]
 
     def _found(self, rows: Rows, table: Table, keys: Keys, index: int) -> Candidates:
         state, row = table.rows(keys)
@@ -186,13 +203,12 @@ class Product:
         return Candidates(state, move, order, kind, row, rows[state, LATE].astype(np.int64), index)
 
     def _kept(
-        self, rows: Rows, sites: list[Ints], waits: Ints, kinds: list[Candidates]
+        self, rows: Rows, sites: list[SiteView], waits: Ints, kinds: list[Candidates], heard: list[Candidates]
     ) -> tuple[list[Any], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which candidates are tried: all, or where one may go first only that, with the faults that it meets; where
-        there is none; and where the lighthouse may crash."""
-        only, meets = np.full(len(rows), -1), np.full(len(rows), -1)
-        for move, at in self._may_go_first(rows, sites, waits) if self.reduce else ():
-            meets = np.where((only < 0) & (move >= 0), at, meets)
+        """Which candidates are tried: all, or where one may go first only that; where there is none;
+        and where the lighthouse may crash."""
+        only = np.full(len(rows), -1)
+        for move in self._may_go_first(rows, sites, waits, heard) if self.reduce else ():
             only = np.where(only < 0, move, only)
         ordinary = np.zeros(len(rows), np.int64)
         for found in kinds:
@@ -204,28 +220,45 @@ class Product:
             good &= (found.kind == ORDINARY) | ((found.kind == LAST) & (ordinary[state] == 0))
             left += np.bincount(state[good], minlength=len(rows))
             faults = (found.kind == FAULT) & (rows[state, LEFT] % _RESTART > 0)
-            kept.append(good | (faults & ((one < 0) | (meets[state] == found.index) & (found.index >= 0))))
+            kept.append(good | (faults & (one < 0)))
         return kept, left == 0, (rows[:, LEFT] >= _RESTART) & (only < 0)
 
-    def _may_go_first(self, rows: Rows, sites: list[Ints], waits: Ints) -> list[tuple[Ints, int]]:
-        """Moves before which nothing else need be tried, -1 where there is none, each with the site whose faults need
-        be tried with it, -1 for none; see the page of `small`."""
-        number, finished = self._waits.columns[0][waits], self._waits.columns[1][waits]
-        harmless, whole = rows[:, LEFT] == 0, rows[:, LEFT] < _RESTART
+    def _may_go_first(self, rows: Rows, sites: list[SiteView], waits: Ints, heard: list[Candidates]) -> list[Ints]:
+        """Moves before which nothing else need be tried, -1 where there is none; see the page of `small`."""
+        number = self._waits.columns[0][waits]
         found = []
         for site in sites:
-            past = self._site.columns[2][site]
-            some, stale = np.flatnonzero(past), np.full(len(rows), -1)
-            keys = packed((number[some], _LEADER), (past[some], _SITE))
+            some, stale = np.flatnonzero(site.past), np.full(len(rows), -1)
+            keys = packed((number[some], _LEADER), (site.past[some], _SITE))
             stale[some] = self._stale.columns[0][self._stale.row(keys)]
-            found.append((stale, -1))
-        for index, site in enumerate(sites):
-            down, mute = self._site.columns[3][site], self._site.columns[6][site]
-            may = harmless | whole & ((mute == 1) | ("slow" not in self.world.spec.kinds))
-            found.append((np.where(may, down, -1), index))
+            found.append(stale)
         for site in sites:
-            found.append((np.where(harmless & (finished == 1), self._site.columns[4][site], -1), -1))
+            found.append(np.where(rows[:, LEFT] == 0, site.down, -1))
+        for ups in heard:
+            good, one = self._may_be_heard(rows, sites, waits, ups), np.full(len(rows), -1)
+            one[ups.state[good]] = ups.move[good]
+            found.append(one)
         return found
+
+    def _may_be_heard(self, rows: Rows, sites: list[SiteView], waits: Ints, heard: Candidates) -> NDArray[np.bool_]:
+        """Which of these the lighthouse may hear before all else: see `small_soon`."""
+        event, message, alone = (self._heard.columns[i][heard.row] for i in (4, 5, 6))
+        left, spec = rows[heard.state, LEFT], self.world.spec
+        none = (left % _RESTART == 0) | (set(spec.kinds) <= {"crash"} and not spec.returns)
+        asked = np.flatnonzero((message == 1) & (event >= 0))
+        how, good = np.where(message == 1, ALWAYS, NEVER), alone == 1
+        state, now = heard.state[asked], waits[heard.state[asked]]
+        at = self._soon.row(packed((rows[state, LEADER], _LEADER), (event[asked], _SITE)))
+        how[asked], *masks = (column[at] for column in self._soon.columns)
+        for i, site in enumerate(SiteView(*(column[state] for column in view)) for view in sites):
+            hellos, ends, known, there, still, kin = (mask >> i & 1 == 1 for mask in masks)
+            deaf = (self._waits.columns[3 + i][now] != site.conn) & (i != heard.index)
+            bad = deaf & (known | hellos & (site.greets == 1) | ends & (site.ends == 1))
+            bad |= there & ((site.out == 1) | (left[asked] != 0)) | still & (site.still == 0)
+            bad |= kin & (site.greets == 1) & (self._waits.columns[3 + self.groups + i][now] != site.incarnation)
+            good[asked] &= ~bad
+        good &= (how == CALM) & none | (how == HARMLESS) & (left == 0)
+        return good | (how == ALWAYS)  # type: ignore[no-any-return]
 
     # ---- what they lead to -----------------------------------------------------------------------------------------
 
@@ -244,7 +277,7 @@ class Product:
         some = np.flatnonzero(commits)
         at = self._committed.row(packed((store[some], _SITE), (commits[some], _SITE)))
         wrong[some] = np.where(wrong[some] > 0, wrong[some], self._committed.columns[0][at])
-        hosts = [(column, _HOST) for column in self.sites(after, 0)]
+        hosts = [(site.host, _HOST) for site in self._view(after)]
         at = self._settled.row(packed((after[:, OPERATIONS], _OPERATIONS), *hosts))
         after[:, OPERATIONS] = self._settled.columns[0][at]
         at = self._checked.row(packed((store, 64 - _HOST * self.groups), *hosts))
@@ -276,7 +309,7 @@ class Product:
         at = self._turn.row(packed((after[some, LEADER], _LEADER), (event[some], _SITE), (crash, 6)))
         leader, base, bad, _, *orders = (column[at] for column in self._turn.columns)
         based = np.flatnonzero(base >= 0)
-        hosts = [(column, _HOST) for column in self.sites(after[some[based]], 0)]
+        hosts = [(site.host, _HOST) for site in self._view(after[some[based]])]
         bad[based] += self._based_wrong(bad[based], packed((base[based], 64 - _HOST * self.groups), *hosts))
         after[some, LEADER], wrong[some] = leader, bad
         for i, order in enumerate(orders):
@@ -315,6 +348,6 @@ class Product:
         used = self.world.spec.restarts - after[:, LEFT] // _RESTART
         at = self._restart.row(packed((after[:, LEADER], _LEADER), (used, 4)))
         after[:, LEADER] = self._restart.columns[0][at]
-        for i, column in enumerate(self.sites(after, 5)):
-            after[:, SITES + i] = column
+        for i, site in enumerate(self._view(after)):
+            after[:, SITES + i] = site.forsaken
         return step

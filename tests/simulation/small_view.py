@@ -35,6 +35,7 @@ class HostView(NamedTuple):
     generation: int
     start: Version
     live: bool
+    finished: bool
     busy: bool
     members: dict[int, Members]
     ranks: tuple[RankView, ...]
@@ -57,6 +58,7 @@ def view(host: Host) -> HostView:
             0,
             0,
             Version(0, 0),
+            False,
             False,
             False,
             {},
@@ -89,6 +91,7 @@ def view(host: Host) -> HostView:
         generation=seat.generation,
         start=seat.start.version,
         live=live(agent),
+        finished=agent.finished is not None,
         busy=busy,
         members=members,
         ranks=ranks,

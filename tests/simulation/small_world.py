@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lighthouse.core_values import StoreBase, StoreRecord
-from lighthouse.values import Beat, Committed, Failure, Finished, HealFailed, Hello, Opened, Progress, Report, Welcome
+from lighthouse.values import Finished, Hello, Report, Welcome
 from simulation.small_host import Machine, Spec
 from simulation.small_lighthouse import Waits, first_state, turn, waits
 from simulation.small_operations import launched, settled
+from simulation.small_soon import soon
 from simulation.small_tables import Names
 from simulation.small_values import Host, Numbers
 from simulation.small_view import HostView, view
@@ -219,6 +220,14 @@ class World:
         number = self.leaders.of((after, store))
         return number, [self.orders.of(tuple(o)) for o in orders], base, self.wrongs.of(tuple(wrong)), len(effects)
 
+    def soon(self, leader: int, event: int) -> tuple[int, ...]:
+        """Whether the lighthouse may hear `event` before all else (see `Soon`); groups as bits."""
+        before, key = self.lighthouses.values[self.leaders.values[leader][0]], self.events.values[event]
+        after, *_, effects = self.lighthouse_event(leader, event, -1)
+        after = self.lighthouses.values[self.leaders.values[after][0]]
+        how, *groups = soon(before, key, after, not effects, self.things, self.spec.hasty)
+        return how, *(sum(1 << (int(name[1:]) - 1) for name in names) for names in groups)
+
     def _turn(self, lighthouse: int, key: tuple[Any, ...]) -> tuple[int, list[Any], list[str]]:
         try:
             after, effects, wrong = turn(self.lighthouses.values[lighthouse], key, self.things)
@@ -231,7 +240,9 @@ class World:
         if known is None:
             try:
                 record = written(self.stores.values[store], self.things.values[effect])
-                known = self.stores.of(msgspec.structs.replace(record, next_incarnation=1)), ""
+                last = record.last_number if record.finished is None else 0  # no other is spent then
+                record = msgspec.structs.replace(record, next_incarnation=1, last_number=last)
+                known = self.stores.of(record), ""
             except Superseded as why:
                 known = store, f"the store refuses what the only lighthouse writes: {why}"
             self._writes[store, effect] = known
@@ -304,6 +315,20 @@ def forsaken(world: World, site: int) -> int:
     )
 
 
+def over(world: World, site: int) -> int:
+    """The site once the run is finished: nothing matters to the lighthouse any more but hellos."""
+    now: Site = world.sites.values[site]
+    streams = {}
+    for stream in now.streams:
+        up = tuple(m for m in stream.up if isinstance(world.things.values[m], Hello) or m == CLOSED)
+        if CLOSED in up[:1] or not (up or stream.flags & (AGENT_GONE | LIGHTHOUSE_GONE) == 0):
+            stream = stream._replace(flags=stream.flags | LIGHTHOUSE_GONE, up=())
+        else:
+            stream = stream._replace(up=up)
+        streams[stream.conn] = stream
+    return world.sites.of(now._replace(streams=_kept(streams)))
+
+
 def kinds(world: World, messages: Sequence[int]) -> list[type]:
     """Of which kind these messages are."""
     return [type(world.things.values[message]) for message in messages]
@@ -332,8 +357,5 @@ def _kept(streams: dict[int, Stream]) -> tuple[Stream, ...]:
     return tuple([streams[conn] for conn in sorted(streams) if streams[conn].flags & 3 != 3])
 
 
-IDLE = (Beat, Committed, Failure, Finished, HealFailed, Opened, Progress, Report)
-"""What says nothing that matters to a lighthouse whose run is finished."""
-
-FINISHED, WELCOME = Finished, Welcome
-"""What tells that the farewell completed, which is believed of everybody; and who a group is."""
+FINISHED, REPORT = Finished, Report
+"""What tells that the farewell completed, which is believed of everybody; and where a group stands."""

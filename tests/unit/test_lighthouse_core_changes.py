@@ -12,8 +12,10 @@ from lighthouse.core_values import (
     StoreNumber,
 )
 from lighthouse.values import (
+    ROOT,
     Abandon,
     Base,
+    Beat,
     Committed,
     Died,
     Drain,
@@ -290,6 +292,27 @@ def test_a_late_word_of_a_commit_moves_nothing_back() -> None:
     lead.commit(2, "g2")
     assert lead.state.newest == version
     assert lead.kinds() == []
+
+
+def test_a_word_of_a_commit_on_a_stream_that_was_replaced_does_not_put_a_group_back() -> None:
+    """Else its death would say that nobody is more than one step above where it stood long before."""
+    lead = Lead(groups_wanted=2)
+    version = lead.form("g1", "g2", steps=1)
+    old, incarnation = lead.conns["g2"], lead.incarnations["g2"]
+    far = Version(5, version.generation)
+    lead.hello("g2", standing(far, abandoned=version.generation), incarnation=incarnation)
+    done = Committed(
+        version=version,
+        start=Start(number=version.generation, version=ROOT),
+        loss=1.0,
+        tokens=60,
+        grad_norm=1.0,
+        step_s=0.1,
+    )
+    lead.say("g2", Beat(version=far))
+    lead.say("g2", done, conn=old)
+    died(lead, "g2")
+    assert lead.state.gens[0].left_at == far.step
 
 
 def test_a_switch_is_history_with_its_cursor() -> None:
