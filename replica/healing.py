@@ -266,8 +266,11 @@ class Healing:
     def stage(self, heals: Sequence[int], version: Version, cursor: int, stop: bool) -> None:
         """Stages the state, which is at `version`, for each of the heals, and keeps entries for it from there on.
 
-        There is one snapshot for all that have the same stripes.
+        There is one snapshot for all that have the same stripes. Call it after each step: the first one completes the
+        state, which is gone through then, so that nobody has to wait for that when there is something to stage.
         """
+        if version.step == 1 and not heals:
+            self._state.flatten()
         if not heals:
             return
         self._make_readable()
