@@ -168,10 +168,8 @@ class TrainingState:
             self._scheduler.load_state_dict(decode(scalars["scheduler"], targets.__getitem__))
         for name, extra in self._extras.items():
             extra.load_state_dict(decode(scalars["extras"][name], targets.__getitem__))
-        installed, self._loading = self._loading.installs, None
+        self._loading = None
         self.usable = True
-        if installed:
-            self._walk()  # while nobody waits for it
 
     def load(self, specs: Sequence[TensorSpec], tensors: Mapping[str, torch.Tensor], scalars: dict[str, Any]) -> None:
         """prepare, copy, finish: for states that `describe` gave and that lie in memory. Raises StateMismatch."""

@@ -117,6 +117,9 @@ def test_the_state_is_gone_through_when_the_first_step_has_completed_it() -> Non
             state._optimizer.state.clear()
             healing.stage((), Version(step, 3), 6 * step, False)
         assert state.extent.bytes == 2 * weights, "that is not for each step"
+        healing.load(Load(heal=1, sources=()))
+        healing.stage((), Version(4, 3), 24, False)
+        assert state.extent.bytes == weights, "that is for the first after a load"
 
 
 def test_joiners_that_come_together_share_a_snapshot_and_its_memory_serves_again() -> None:
