@@ -135,6 +135,7 @@ class Healing:
         self._staged: list[Snapshot] = []
         self._spare: list[torch.Tensor] = []
         self._passes = False
+        self._unseen = True
         self.digest = StepDigest(state)
 
     def settle(self, becomes: Version | None = None) -> None:
@@ -193,6 +194,7 @@ class Healing:
                 return LoadFailed(heal=command.heal, reason="another heal took its place")
         self.settle()
         self._spare = []  # this rank may need it
+        self._unseen = True
         self._passes = True
         teller = _Teller(command, self._shard_rank, self._say, each)
         try:
@@ -266,8 +268,13 @@ class Healing:
     def stage(self, heals: Sequence[int], version: Version, cursor: int, stop: bool) -> None:
         """Stages the state, which is at `version`, for each of the heals, and keeps entries for it from there on.
 
-        There is one snapshot for all that have the same stripes.
+        There is one snapshot for all that have the same stripes. Call it after each step: the state is gone through
+        after the first one, which completes it, and the first after a load, so that nobody waits for that when there is
+        something to stage.
         """
+        if self._unseen:
+            self._state.flatten()
+            self._unseen = False
         if not heals:
             return
         self._make_readable()

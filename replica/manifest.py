@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from math import prod
+from operator import itemgetter
 
 import torch
 
@@ -91,15 +92,13 @@ class Tensors(Value, frozen=True):
             raise ValueError(f"manifest: {len(self.extents)} extents for {sum(self.dims)} dimensions")
         found = []
         offset = at = 0
+        sizes = {dtype: dtype_named(dtype).itemsize for dtype in set(self.dtypes)}
         columns = zip(self.names, self.dtypes, self.dims, self.sharded, self.on_host, strict=True)
         for name, dtype, dims, sharded, on_host in columns:
             shape = self.extents[at : at + dims]
-            spec = TensorSpec(
-                name=name, dtype=dtype, shape=shape, offset=offset, sharded=bool(sharded), on_host=bool(on_host)
-            )
-            found.append(spec)
+            found.append(TensorSpec(name, dtype, shape, offset, bool(sharded), bool(on_host)))
             at += dims
-            offset += spec.bytes
+            offset += prod(shape) * sizes[dtype]
         return tuple(found)
 
 
@@ -124,11 +123,10 @@ class Chunks(Value, frozen=True):
 
 
 def pack(
-    tensors: Iterable[tuple[str, torch.Tensor]], sharded: frozenset[str], on_host: frozenset[str]
+    tensors: Iterable[tuple[str, torch.Tensor]], sharded: Set[str], on_host: Set[str], offset: int = 0
 ) -> tuple[TensorSpec, ...]:
-    """Lays tensors out in the given order. sharded, on_host: names of which that is true."""
+    """Lays tensors out in the given order, from `offset` on. sharded, on_host: names of which that is true."""
     specs = []
-    offset = 0
     for name, tensor in tensors:
         spec = TensorSpec(
             name=name,
@@ -180,10 +178,17 @@ class Segments:
     """Direct tensors by where their memory lies in a packed run; there may be holes."""
 
     def __init__(self, pieces: Iterable[tuple[int, torch.Tensor]]) -> None:
-        ordered = sorted(((start, tensor) for start, tensor in pieces if tensor.nbytes), key=lambda piece: piece[0])
+        ordered = sorted(((start, tensor) for start, tensor in pieces if tensor.nbytes), key=itemgetter(0))
         self._tensors = [tensor for _, tensor in ordered]
         self._starts = [start for start, _ in ordered]
         self._ends = [start + tensor.nbytes for start, tensor in ordered]
+        # One view from the first of all these tensors in memory to the last: what lies between them is never touched.
+        self._places = [tensor.data_ptr() for tensor in self._tensors]
+        self._low = min(self._places, default=0)
+        high = max(
+            (place + tensor.nbytes for place, tensor in zip(self._places, self._tensors, strict=True)), default=0
+        )
+        self._memory = _memory(self._low, high - self._low, _WRITABLE) if ordered else memoryview(b"")
 
     def views(self, start: int, end: int) -> list[memoryview]:
         """The memory of bytes [start, end) of the run, in order, not copied. Raises LookupError at a hole.
@@ -196,7 +201,8 @@ class Segments:
             if at >= len(self._starts) or not self._starts[at] <= start < self._ends[at]:
                 raise LookupError(f"byte {start} of the run is not held")
             until = min(end, self._ends[at])
-            found.append(_memory(self._tensors[at].data_ptr() + start - self._starts[at], until - start, _WRITABLE))
+            place = self._places[at] - self._low - self._starts[at]
+            found.append(self._memory[place + start : place + until])
             start = until
             at += 1
         return found

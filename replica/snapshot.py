@@ -6,30 +6,35 @@ those bytes and, for a moment, one non-contiguous tensor.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import mmap
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from lighthouse.values import Version
 from replica.beside import Beside, give_way, let_go
-from replica.manifest import Chunks, Segments, TensorSpec, flat_bytes, merged_ranges, packed_bytes
+from replica.manifest import Chunks, Segments, TensorSpec, flat_bytes, is_direct, merged_ranges, packed_bytes
 from replica.plain import dumps
-from replica.state import TrainingState
+from replica.state import Description, TrainingState
 
 log = logging.getLogger("replica.snapshot")
 
 
 _MOST_CHUNKS = 4096
+_SMALL = 1 << 20
+"""Bytes of a piece that torch does not copy: it takes ten times as long to begin, with the interpreter's lock held."""
 
 
 class Room:
     """Host memory for a snapshot to come, allocated and touched ahead of time on a thread of its own.
 
     Fresh memory costs several times the copy itself (page faults, pinning). Made between steps, when a snapshot is
-    announced, with the same stripes and chunks as the snapshot; if the state has grown since, staging does without it.
+    announced, with the same stripes and chunks as the snapshot, for as much as there was of the state when it was last
+    gone through; if it has grown since, staging does without.
     spare: memory that another snapshot lay in, given away. If it has the right sizes nothing is allocated, and it is
     ready now
     make: whether memory is to be made if it has not; else staging does without
@@ -43,10 +48,9 @@ class Room:
         spare: list[torch.Tensor] | None = None,
         make: bool = True,
     ) -> None:
-        specs, tensors, _ = state.describe()
-        chunks = _chunks(specs, chunk_bytes)
+        chunks = _chunks(state.extent.bytes, chunk_bytes)
         sizes = [end - start for start, end in _spans(chunks, _held(chunks, stripes))]
-        pinned = any(tensor.device.type == "cuda" for tensor in tensors.values())
+        pinned = state.extent.on_gpu
         spare = spare or []
         fits = [(run.numel(), run.is_pinned()) for run in spare] == [(size, pinned) for size in sizes]
         self._runs = spare if fits else []
@@ -81,7 +85,7 @@ class Snapshot:
     """Immutable once staged; extra memory is one copy of this shard's state, or of the stripes asked for.
 
     version, cursor, stop: what the state is of: as in `Work`, and whether a committed roll call had asked for the end
-    specs, scalars: the manifest's tensors, and the JSON text of everything else
+    specs: the manifest's tensors
     chunks, held: how the run is cut, and which ranges of chunks [first, end) lie here
     """
 
@@ -91,7 +95,7 @@ class Snapshot:
         cursor: int,
         stop: bool,
         specs: tuple[TensorSpec, ...],
-        scalars: bytes,
+        plain: dict[str, Any],
         chunks: Chunks,
         held: tuple[tuple[int, int], ...],
     ) -> None:
@@ -99,7 +103,7 @@ class Snapshot:
         self.cursor = cursor
         self.stop = stop
         self.specs = specs
-        self.scalars = scalars
+        self._plain = plain
         self.chunks = chunks
         self.held = held
         self._runs: list[tuple[int, torch.Tensor]] = []
@@ -128,11 +132,11 @@ class Snapshot:
         """
         if not state.usable:
             raise RuntimeError("a state that is being loaded, or whose load failed, cannot be staged")
-        specs, tensors, scalars = state.describe()
-        chunks = _chunks(specs, chunk_bytes)
+        found = state.describe()
+        chunks = _chunks(packed_bytes(found.specs), chunk_bytes)
         held = _held(chunks, stripes)
-        snapshot = cls(version, cursor, stop, specs, dumps(scalars), chunks, held)
-        devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
+        snapshot = cls(version, cursor, stop, found.specs, found.scalars, chunks, held)
+        devices = {tensor.device for tensor in found.tensors.values() if tensor.is_cuda}
         spans = _spans(chunks, held)
         sizes = [end - start for start, end in spans]
         runs = room.take(sizes) if room is not None else None
@@ -141,12 +145,17 @@ class Snapshot:
         snapshot._runs = [(start, run) for (start, _), run in zip(spans, runs, strict=True)]
         with torch.no_grad():
             if devices:
-                snapshot._copy_on_side_stream(tensors, devices.pop())
+                snapshot._copy_on_side_stream(found, devices.pop())
             else:
-                snapshot._copy({n: t for n, t in tensors.items() if not state.steady(n)}, overlapped=False)
-                steady = {n: t for n, t in tensors.items() if state.steady(n)}
-                snapshot._beside = Beside(lambda: snapshot._copy(steady, overlapped=False), "stage")
+                at_once = [spec for spec in found.specs if spec.name in found.changing]
+                snapshot._copy(at_once, found.tensors, overlapped=False)
+                snapshot._beside = Beside(lambda: snapshot._copy_the_rest(found), "stage")
         return snapshot
+
+    @property
+    def scalars(self) -> bytes:
+        """The JSON text of everything that is no tensor. Made anew each time, on whichever thread asks."""
+        return dumps(self._plain)
 
     @property
     def bytes(self) -> int:
@@ -177,24 +186,31 @@ class Snapshot:
         """The memory of what is held, by its place in the run. Call `wait` before reading."""
         return Segments(self._runs)
 
-    def _copy_on_side_stream(self, tensors: dict[str, torch.Tensor], device: torch.device) -> None:
+    def _copy_the_rest(self, found: Description) -> None:
+        self._copy([spec for spec in found.specs if spec.name not in found.changing], found.tensors, overlapped=False)
+
+    def _copy_on_side_stream(self, found: Description, device: torch.device) -> None:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            self._copy(tensors, overlapped=True)
+            self._copy(found.specs, found.tensors, overlapped=True)
             self._copied = side.record_event()
 
     @torch.no_grad()
-    def _copy(self, tensors: dict[str, torch.Tensor], overlapped: bool) -> None:
-        """Copies what is held of `tensors`, some of the manifest's."""
+    def _copy(self, specs: Sequence[TensorSpec], tensors: dict[str, torch.Tensor], overlapped: bool) -> None:
+        """Copies what is held of some of the manifest's tensors."""
         for start, run in self._runs:
-            end = start + run.numel()
-            for spec in self.specs:
-                low, high = max(spec.offset, start), min(spec.offset + spec.bytes, end)
-                if low < high and spec.name in tensors:
-                    content = flat_bytes(tensors[spec.name].resolve_conj().resolve_neg().contiguous())
-                    part = content[low - spec.offset : high - spec.offset]
-                    run[low - start : high - start].copy_(part, non_blocking=overlapped)
+            end, to = start + run.numel(), run.data_ptr()
+            for spec in specs:
+                tensor, offset = tensors[spec.name], spec.offset
+                low, high = max(offset, start), min(offset + tensor.nbytes, end)
+                if low >= high:
+                    continue
+                if high - low < _SMALL and is_direct(tensor):
+                    ctypes.memmove(to + low - start, tensor.data_ptr() + low - offset, high - low)
+                    continue
+                content = flat_bytes(tensor.resolve_conj().resolve_neg().contiguous())
+                run[low - start : high - start].copy_(content[low - offset : high - offset], non_blocking=overlapped)
 
 
 def _touched(size: int, pinned: bool) -> torch.Tensor:
@@ -206,9 +222,8 @@ def _touched(size: int, pinned: bool) -> torch.Tensor:
     return run
 
 
-def _chunks(specs: Sequence[TensorSpec], chunk_bytes: int | None) -> Chunks:
-    """The chunks of a run; of the same size at all donors, since it is a function of the state alone."""
-    total = packed_bytes(specs)
+def _chunks(total: int, chunk_bytes: int | None) -> Chunks:
+    """The chunks of a run of so many bytes; of the same size at all donors, since it is a function of the state."""
     return Chunks(total=total, size=chunk_bytes or max(min(4 << 20, max(4 << 10, total // 64)), total // _MOST_CHUNKS))
 
 

@@ -11,17 +11,19 @@ param groups and state, the scheduler, and registered extras.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from replica.manifest import TensorSpec, dtype_named, pack
+from replica.leaves import NOTHING, Common, Extent, Leaves, Sight, Standing, encode_state, local_part
+from replica.manifest import TensorSpec, dtype_named
 from replica.plain import NotRepresentable, decode, encode, tensor_names
 
 __all__ = ["HasStateDict", "NotRepresentable", "StateMismatch", "TrainingState", "no_collection"]
@@ -29,7 +31,6 @@ __all__ = ["HasStateDict", "NotRepresentable", "StateMismatch", "TrainingState",
 _IN_PLACE = ("model/", "optimizer/", "group/")
 """Tensors under these names stay where they are; others are handed over anew."""
 _HOST = torch.device("cpu")
-_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, DTensor)
 
 
 class StateMismatch(ValueError):
@@ -57,41 +58,36 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Leaves:
-    """Tensors being collected: local shards by name, and what is known about where they live."""
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A training state as it is at one moment.
 
-    def __init__(self) -> None:
-        self.tensors: dict[str, torch.Tensor] = {}
-        self.sharded: set[str] = set()
-        self.on_host: set[str] = set()
+    specs: the manifest's tensors; tensors: the local shards themselves, by name, in the same order
+    scalars: everything else as a JSON-able tree, whose content is nobody else's
+    changing: names of what may change outside `apply`: in a forward pass, as buffers, or at any time, as extras
+    """
 
-    def add(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> str:
-        """Adds the local part of `tensor`; `like` is the parameter that it belongs to."""
-        if name in self.tensors:
-            raise NotRepresentable(
-                f"two tensors of the training state are called {name}; rename a key of its state_dict"
-            )
-        if type(tensor) not in _PLAIN or tensor.is_quantized or tensor.layout is not torch.strided:
-            raise NotRepresentable(
-                f"{name} is a {tensor.layout} {type(tensor).__name__}; only plain tensors and DTensors can be healed"
-            )
-        if tensor.is_meta or is_lazy(tensor):
-            raise NotRepresentable(f"{name} has no memory yet; materialise the model before it joins")
-        if isinstance(tensor, DTensor):
-            if like is not None and not _sharded_as(tensor, like):
-                raise NotRepresentable(f"{name} is a DTensor laid out otherwise than its parameter")
-            self.sharded.add(name)
-        local = local_part(tensor)
-        if like is not None and local.is_cpu and not like.is_cpu:
-            self.on_host.add(name)
-        self.tensors[name] = local
-        return name
+    specs: tuple[TensorSpec, ...]
+    tensors: dict[str, torch.Tensor]
+    scalars: dict[str, Any]
+    changing: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loading:
+    """A load that was begun. sharded: names of targets that are shards; installs: parameters whose state comes anew"""
+
+    targets: dict[str, torch.Tensor]
+    scalars: dict[str, Any]
+    sharded: frozenset[str]
+    installs: dict[str, torch.Tensor]
 
 
 class TrainingState:
     """All that equal versions must have bit-equal on this shard: model, optimizer, schedule, extras.
 
     usable: False from the moment a load begins to write until it is verified and complete
+    extent: how much memory it took when it was last gone through
     Raises NotRepresentable where something in it could not be healed.
     """
 
@@ -106,9 +102,10 @@ class TrainingState:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._extras = dict(extras or {})
-        self._loading: tuple[dict[str, torch.Tensor], dict[str, Any], frozenset[str]] | None = None
+        self._standing: Standing | None = None
+        self._loading: _Loading | None = None
         self.usable = True
-        self._trained = {name for name, _ in model.named_parameters()}
+        self.extent = Extent(bytes=0, on_gpu=False)
         self.flatten()
 
     def flatten(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -116,46 +113,53 @@ class TrainingState:
 
         Raises NotRepresentable.
         """
-        leaves, scalars = self._walk()
+        _, leaves, scalars = self._walk()
         return leaves.tensors, scalars
 
     @no_collection()
-    def describe(self) -> tuple[tuple[TensorSpec, ...], dict[str, torch.Tensor], dict[str, Any]]:
-        """`flatten`, with the specs of the tensors in the same order."""
-        leaves, scalars = self._walk()
-        specs = pack(leaves.tensors.items(), frozenset(leaves.sharded), frozenset(leaves.on_host))
-        return specs, leaves.tensors, scalars
-
-    def steady(self, name: str) -> bool:
-        """Whether the tensor of this name is changed by `apply` alone: a parameter, or the optimizer's. Buffers and
-        extras may change in a forward pass too."""
-        return name.startswith("optimizer/") or name.removeprefix("model/") in self._trained
+    def describe(self) -> Description:
+        """All that a snapshot needs to know. Call it between steps only. Raises NotRepresentable."""
+        _, leaves, scalars = self._walk()
+        standing = self._standing
+        assert standing is not None
+        changing = standing.changing.union(name for name in leaves.others if not name.startswith("optimizer/"))
+        return Description(specs=leaves.specs(), tensors=leaves.tensors, scalars=scalars, changing=changing)
 
     def prepare(self, specs: Sequence[TensorSpec], scalars: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Begins a load: the final tensors to write into, by name, creating what is missing (optimizer state).
 
         Sets `usable` to False. Raises StateMismatch before anything was touched.
         """
-        leaves, mine = self._walk()
-        given = {spec.name: spec for spec in specs}
-        owners = _check(mine, scalars, leaves, given, self._parameters())
+        sight, leaves, mine = self._walk()
+        assert self._standing is not None
+        shared = _shared(leaves)
+        stays = NOTHING if shared else self._standing.common(specs, scalars["optimizer"]["state"])
+        given = {spec.name: spec for spec in specs[len(stays.names) :]}
+        owners = _check(mine, scalars, leaves, given, sight.parameters, stays)
         self.usable = False
-        self._optimizer.state.clear()
-        targets = {spec.name: _target(spec, leaves, owners.get(spec.name)) for spec in specs}
-        self._loading = targets, scalars, frozenset(spec.name for spec in specs if spec.sharded)
+        self._loading = None  # of a load that failed: its memory is needed
+        for name, parameter in sight.parameters.items():
+            if name not in stays.trees:
+                self._optimizer.state.pop(parameter, None)
+        targets = dict(zip(stays.names, leaves.tensors.values(), strict=False))
+        targets |= {name: _target(spec, leaves, shared, owners.get(name)) for name, spec in given.items()}
+        installs = {name: each for name, each in sight.parameters.items() if name not in stays.trees}
+        sharded = frozenset(name for name, spec in given.items() if spec.sharded)
+        self._loading = _Loading(targets=targets, scalars=scalars, sharded=sharded, installs=installs)
         return targets
 
     def finish(self) -> None:
         """Ends a load once every tensor of `prepare` holds its verified bytes: takes over scalars; sets `usable`."""
         if self._loading is None:
             raise RuntimeError("finish without prepare")
-        targets, scalars, sharded = self._loading
+        targets, scalars = self._loading.targets, self._loading.scalars
+        states = scalars["optimizer"]["state"]
         for module, name in self._stateful_modules():
             module.set_extra_state(decode(scalars["modules"][name], targets.__getitem__))
-        for name, parameter in self._parameters().items():
-            if name in scalars["optimizer"]["state"]:
-                fetch = _installer(targets, sharded, parameter)
-                self._optimizer.state[parameter] = decode(scalars["optimizer"]["state"][name], fetch)
+        for name, parameter in self._loading.installs.items():
+            if name in states:
+                fetch = _installer(targets, self._loading.sharded, parameter)
+                self._optimizer.state[parameter] = decode(states[name], fetch)
         for group, saved in zip(self._optimizer.param_groups, scalars["optimizer"]["groups"], strict=True):
             for key in group.keys() - {"params"}:
                 del group[key]
@@ -177,29 +181,29 @@ class TrainingState:
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _walk(self) -> tuple[_Leaves, dict[str, Any]]:
+    def _walk(self) -> tuple[Sight, Leaves, dict[str, Any]]:
         _reshard(self._model)
-        leaves = _Leaves()
-        for name, tensor in _model_tensors(self._model):
-            leaves.add(f"model/{name}", tensor)
-        modules = {
-            name: encode(module.get_extra_state(), f"module/{name}", leaves.add)
-            for module, name in self._stateful_modules()
+        sight = Sight(self._model, self._optimizer)
+        if self._standing is None or not self._standing.holds(sight):
+            self._standing = Standing.of(sight)
+        leaves = self._standing.leaves(sight)
+        names = {parameter: name for name, parameter in sight.parameters.items()}
+        states = {
+            name: encode_state(leaves, name, sight.states[name], sight.parameters[name]) if tree is None else tree
+            for name, tree in self._standing.trees.items()
         }
-        names = {parameter: name for name, parameter in self._parameters().items()}
         scalars = {
-            "modules": modules,
+            "modules": {
+                name: encode(module.get_extra_state(), f"module/{name}", leaves.add)
+                for module, name in self._stateful_modules()
+            },
             "optimizer": {
                 "groups": [
                     {"params": [names[p] for p in group["params"]]}
                     | encode({k: v for k, v in group.items() if k != "params"}, f"group/{i}", leaves.add)
                     for i, group in enumerate(self._optimizer.param_groups)
                 ],
-                "state": {
-                    names[p]: encode(self._optimizer.state[p], f"optimizer/{names[p]}", _beside(leaves, p))
-                    for p in names
-                    if p in self._optimizer.state
-                },
+                "state": states,
             },
             "scheduler": None
             if self._scheduler is None
@@ -211,49 +215,13 @@ class TrainingState:
         unknown = [key for key in self._optimizer.state if key not in names]
         if unknown:
             raise NotRepresentable(f"the optimizer keeps state for {unknown[0]!r}, which is in none of its groups")
-        return leaves, scalars
-
-    def _parameters(self) -> dict[str, torch.Tensor]:
-        """The optimizer's parameters by name: the model's name, or their place in the groups."""
-        known = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        return {
-            known.get(id(parameter), f"group {i} place {k}"): parameter
-            for i, group in enumerate(self._optimizer.param_groups)
-            for k, parameter in enumerate(group["params"])
-        }
+        self.extent = leaves.extent()
+        return sight, leaves, scalars
 
     def _stateful_modules(self) -> Iterator[tuple[nn.Module, str]]:
         for name, module in self._model.named_modules():
             if type(module).get_extra_state is not nn.Module.get_extra_state:
                 yield module, name
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory that this rank holds of a tensor, without padding, outside autograd."""
-    if not isinstance(tensor, DTensor):
-        return tensor if type(tensor) is torch.Tensor and not tensor.requires_grad else tensor.detach()
-    with torch.no_grad():
-        return tensor.to_local().detach()
-
-
-def _model_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and persistent buffers, each piece of memory once, under its first name."""
-    seen: set[tuple[Any, ...]] = set()
-    passing = {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules(remove_duplicate=False)
-        for name in module._non_persistent_buffers_set
-    }
-    buffers = ((name, tensor) for name, tensor in model.named_buffers() if name not in passing)
-    for name, tensor in (*model.named_parameters(), *buffers):
-        if is_lazy(tensor) or tensor.layout is not torch.strided:
-            yield name, tensor
-            continue
-        local = local_part(tensor)
-        key = (local.data_ptr(), local.dtype, local.shape, local.stride())
-        if local.numel() == 0 or local.is_meta or key not in seen:
-            seen.add(key)
-            yield name, tensor
 
 
 def _reshard(model: nn.Module) -> None:
@@ -265,24 +233,11 @@ def _reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-def _beside(leaves: _Leaves, parameter: torch.Tensor) -> Any:
-    return lambda name, tensor: leaves.add(name, tensor, parameter)
-
-
 def _installer(
     targets: dict[str, torch.Tensor], sharded: frozenset[str], parameter: torch.Tensor
 ) -> Callable[[str], torch.Tensor]:
     """Gives optimizer state of `parameter` by name, as a DTensor where it is a shard."""
     return lambda name: _as_sharded(targets[name], parameter) if name in sharded else targets[name]
-
-
-def _sharded_as(tensor: DTensor, like: torch.Tensor) -> bool:
-    return (
-        isinstance(like, DTensor)
-        and tensor.device_mesh == like.device_mesh
-        and tensor.placements == like.placements
-        and tensor.shape == like.shape
-    )
 
 
 def _as_sharded(local: torch.Tensor, like: Any) -> DTensor:
@@ -291,9 +246,21 @@ def _as_sharded(local: torch.Tensor, like: Any) -> DTensor:
     )
 
 
-def _target(spec: TensorSpec, mine: _Leaves, owner: torch.Tensor | None) -> torch.Tensor:
+def _shared(leaves: Leaves) -> set[str]:
+    """Names of tensors beside the model's that have their memory in common: each is to have its own."""
+    places = [tensor.data_ptr() for tensor in leaves.tensors.values() if tensor.numel()]
+    if len(set(places)) == len(places):
+        return set()
+    names: dict[int, set[str]] = {}
+    for name, tensor in leaves.tensors.items():
+        if not name.startswith("model/") and tensor.numel():
+            names.setdefault(tensor.data_ptr(), set()).add(name)
+    return set().union(*(together for together in names.values() if len(together) > 1))
+
+
+def _target(spec: TensorSpec, mine: Leaves, shared: Set[str], owner: torch.Tensor | None) -> torch.Tensor:
     old = mine.tensors.get(spec.name)
-    in_place = spec.name.startswith(_IN_PLACE)
+    in_place = spec.name.startswith(_IN_PLACE) and spec.name not in shared
     if in_place and old is not None and _like(old, spec) and (spec.name in mine.sharded) == spec.sharded:
         return old
     device = owner.device if owner is not None and not spec.on_host else _HOST
@@ -307,11 +274,15 @@ def _like(tensor: torch.Tensor, spec: TensorSpec) -> bool:
 def _check(
     mine: dict[str, Any],
     theirs: dict[str, Any],
-    leaves: _Leaves,
+    leaves: Leaves,
     given: dict[str, TensorSpec],
     parameters: dict[str, torch.Tensor],
+    common: Common,
 ) -> dict[str, torch.Tensor]:
-    """Raises StateMismatch where the two differ in more than values. Returns the parameter that tensors belong to."""
+    """Raises StateMismatch where the two differ in more than values. Returns the parameter that tensors belong to.
+
+    given: the tensors of theirs, without those in `common`, of which it is known that they do not differ
+    """
     if set(theirs) != set(mine):
         raise StateMismatch(f"the state has parts {sorted(theirs)}, expected {sorted(mine)}")
     _same("parts of modules' extra state", sorted(theirs["modules"]), sorted(mine["modules"]))
@@ -322,9 +293,9 @@ def _check(
     for i, (group, expected) in enumerate(zip(groups, own, strict=True)):
         _same(f"parameters of group {i}", group.get("params"), expected["params"])
         _same(f"settings of group {i}", sorted(group), sorted(expected))
-    states = theirs["optimizer"]["state"]
+    states = {name: tree for name, tree in theirs["optimizer"]["state"].items() if name not in common.trees}
     _same("parameters with optimizer state", sorted(states.keys() - parameters.keys()), [])
-    model = {name for name in leaves.tensors if name.startswith("model/")}
+    model = {name for name in islice(leaves.tensors, len(common.names), None) if name.startswith("model/")}
     _same("tensors of the model", sorted({n for n in given if n.startswith("model/")} ^ model), [])
     others = given.keys() - model
     for name in sorted(model):

@@ -69,10 +69,10 @@ class Landing:
         direct = []
         for spec in specs:
             target = targets[spec.name]
-            if spec.bytes == 0:
-                continue
             if is_direct(target):
                 direct.append((spec.offset, target))
+            elif target.numel() == 0:
+                continue
             elif target.is_contiguous() and not target.is_conj() and not target.is_neg():
                 self._detours.extend(_by_chunk(spec, chunks, flat_bytes(target)))
             else:

@@ -26,6 +26,8 @@ from replica.transfer_wire import JOINER, SOURCE
 _PIECE = 1 << 20
 _VIEWS = 256
 """Pieces of memory in one system call; below every platform's limit."""
+_SMALL = 16 << 10
+"""A view of fewer bytes is copied together with its neighbours before it is hashed."""
 _LENGTH = struct.Struct("<I")
 _HASH = struct.Struct("<Q")
 NEWS = 0xFFFFFFFF
@@ -129,8 +131,8 @@ class Link:
         batches = _batches(views)
         last = batches.pop() if batches else []
         for batch in (*batches, last):
-            for view in batch if hash_ is None else ():
-                hasher.update(view)
+            if hash_ is None:
+                _hash(hasher, batch)
             if batch is not last:
                 self._send_views(batch)
         told = hasher.intdigest() if hash_ is None else hash_
@@ -141,8 +143,7 @@ class Link:
         hasher = xxhash.xxh3_64(seed=chunk)
         for batch in _batches(views):
             self._receive_views(batch)
-            for view in batch:
-                hasher.update(view)
+            _hash(hasher, batch)
         (expected,) = _HASH.unpack(self._read(_HASH.size))
         return int(expected) if hasher.intdigest() == expected else None
 
@@ -259,17 +260,36 @@ def of_source(frame: bytes) -> SourceSays:
 def _batches(views: Sequence[memoryview]) -> list[list[memoryview]]:
     """The same memory in groups of at most one piece and at most as many views as one system call takes."""
     batches: list[list[memoryview]] = []
+    batch: list[memoryview] = []
     room = 0
     for view in views:
-        while len(view):
-            if not room or len(batches[-1]) >= _VIEWS:
-                batches.append([])
+        while size := len(view):
+            if not room or len(batch) >= _VIEWS:
+                batch = []
+                batches.append(batch)
                 room = _PIECE
-            part = view if len(view) <= room else view[:room]
-            batches[-1].append(part)
-            room -= len(part)
-            view = view[len(part) :]
+            if size <= room:
+                batch.append(view)
+                room -= size
+                break
+            batch.append(view[:room])
+            view, room = view[room:], 0
     return batches
+
+
+def _hash(hasher: xxhash.xxh3_64, views: Sequence[memoryview]) -> None:
+    """Adds the views to what is hashed, small ones together: each update lets the interpreter's lock go."""
+    small: list[memoryview] = []
+    for view in views:
+        if len(view) < _SMALL:
+            small.append(view)
+            continue
+        if small:
+            hasher.update(b"".join(small))
+            small.clear()
+        hasher.update(view)
+    if small:
+        hasher.update(b"".join(small))
 
 
 def _rest(views: list[memoryview], moved: int) -> list[memoryview]:

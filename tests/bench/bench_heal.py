@@ -24,6 +24,14 @@ from bench.heal_transfer import TOGETHER, Crowd, Donor, Rates, crowd, measure
 SLEEP_S = 0.2
 MAIN = 2
 """So many groups train in the run whose steps are judged: one for each core of a small machine."""
+WHEN = {
+    "before": "before heals",
+    "during": "during heals",
+    "loading": "during heals, the joiner not a member yet",
+    "joined": "during heals, the joiner a member",
+    "three": "with the joiner a member, nothing heals",
+    "after": "after heals",
+}
 
 
 @dataclass
@@ -111,20 +119,33 @@ def log_limit_mb(shape: Shape) -> float:
     return max(8 * shape.trained_mb / 3, (64 << 20) / 1e6)
 
 
-def whole_run(report: Report, outcome: Outcome) -> None:
+def whole_run(report: Report, shape: Shape, outcome: Outcome) -> None:
     """Rows of the steps of the healthy, and of the way of a joiner."""
-    for name in ("before", "during", "after"):
+    where = "apart" if shape.apart else "on shared cores"
+    for name in ("before", "during", "loading", "joined", "three", "after"):
         values = getattr(outcome, name)
-        report.tell(f"steps {name} heals, ms", f"{spread([1e3 * v for v in values], 0)}, {len(values)} steps")
-        report.data[f"steps {name}"] = summary(values)
+        report.tell(f"steps {WHEN[name]}, ms, {where}", f"{spread([1e3 * v for v in values], 0)}, {len(values)} steps")
+        report.data[f"steps {name}, {where}"] = summary(values)
     ratio = statistics.median(outcome.during) / statistics.median(outcome.before)
-    report.judge("median step during over before", ratio, f"{ratio:.3f}", "<= 1.05", 1.05, least=False)
     longest = max(outcome.during) / max(outcome.before)
+    if shape.apart:
+        report.tell("median and longest step during over before, apart", f"{ratio:.3f}, {longest:.2f}")
+        return
+    report.judge("median step during over before", ratio, f"{ratio:.3f}", "<= 1.05", 1.05, least=False)
     report.judge("longest step during over before", longest, f"{longest:.2f}", "<= 1.25", 1.25, least=False)
-    for kind, ways in outcome.ways.items():
-        if ways:
-            parts = ", ".join(f"{p.removesuffix('_s')} {statistics.median(w[p] for w in ways):.2f}" for p in PARTS)
-            total = [way["total_s"] for way in ways]
+    # One member more on as many cores makes each step longer, whether it heals or not.
+    loading = statistics.median(outcome.loading) / statistics.median(outcome.before)
+    joined = statistics.median(outcome.joined) / statistics.median(outcome.three)
+    report.tell("median step while the joiner is no member, over before", f"{loading:.3f}")
+    report.tell("median step from then on, over those of as many members without a heal", f"{joined:.3f}")
+
+
+def ways(report: Report, outcome: Outcome) -> None:
+    """Rows of the way of a joiner."""
+    for kind, those in outcome.ways.items():
+        if those:
+            parts = ", ".join(f"{p.removesuffix('_s')} {statistics.median(w[p] for w in those):.2f}" for p in PARTS)
+            total = [way["total_s"] for way in those]
             if kind == "warm":
                 report.judge(
                     "warm: start to contribution, s", statistics.median(total), spread(total), "<= 3", 3.0, least=False
@@ -133,6 +154,24 @@ def whole_run(report: Report, outcome: Outcome) -> None:
                 report.tell("cold: start to contribution, s", spread(total))
             report.tell(f"{kind}: parts, s", parts)
     report.data["ways"] = outcome.ways
+
+
+def through_a_run(report: Report, count: int, apart: bool, flags: argparse.Namespace, mb: int) -> None:
+    """One run with so many healthy groups, and its rows."""
+    few = flags.quick or count != MAIN
+    shape = Shape(
+        mb=mb, trained_mb=flags.trained_mb, sleep_s=SLEEP_S, quiet_steps=20 if few else 50,
+        healthy=count, cold=2 if few else 5, warm=2 if few else 5, apart=apart,
+    )  # fmt: skip
+    print(f"a run that heals from {count}{', apart' if apart else ''} …", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="heal-run-") as folder:
+        outcome = run_heals(Path(folder) / "run", shape)
+    if not apart:
+        through_the_lighthouse(report, shape, outcome)
+    if count == MAIN:
+        whole_run(report, shape, outcome)
+    if count == MAIN and not apart:
+        ways(report, outcome)
 
 
 def main() -> None:
@@ -160,17 +199,8 @@ def main() -> None:
         joiners_together(report, [(crowd(mb, False), crowd(mb, True)) for _ in range(1 if flags.quick else 4)])
     if flags.only != "transfer":
         for count in flags.donors:
-            few = flags.quick or count != MAIN
-            shape = Shape(
-                mb=mb, trained_mb=flags.trained_mb, sleep_s=SLEEP_S, quiet_steps=20 if few else 50,
-                healthy=count, cold=2 if few else 5, warm=2 if few else 5,
-            )  # fmt: skip
-            print(f"a run that heals from {count} …", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="heal-run-") as folder:
-                outcome = run_heals(Path(folder) / "run", shape)
-            through_the_lighthouse(report, shape, outcome)
-            if count == MAIN:
-                whole_run(report, outcome)
+            for apart in (False, True) if count == MAIN else (False,):
+                through_a_run(report, count, apart, flags, mb)
     print(report.show())
     text = json.dumps(report.data, indent=1)
     if flags.json:

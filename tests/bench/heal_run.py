@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import statistics
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.children import pinned
 from bench.heal_transfer import BarePair
 from e2e.cluster import Cluster
 
@@ -24,7 +26,10 @@ PATIENCE_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How large the state is, how long a step, how many groups train, and how often the joiner heals, cold and warm."""
+    """How large the state is, how long a step, how many groups train, and how often the joiner heals, cold and warm.
+
+    apart: the joiner with its agent has one core, everybody else another, as if it had a host of its own
+    """
 
     mb: int
     trained_mb: int
@@ -33,19 +38,28 @@ class Shape:
     healthy: int
     cold: int
     warm: int
+    apart: bool = False
+
+    def core(self, place: int) -> AbstractContextManager[None]:
+        """Whoever is started meanwhile has this core alone, if they are apart."""
+        return pinned(place) if self.apart else nullcontext()
 
 
 @dataclass(kw_only=True)
 class Outcome:
     """What was seen.
 
-    before, during, after: seconds of the healthy groups' steps; ways: of joiners, by kind of start
+    before, during, after: seconds of the healthy groups' steps; loading, joined: those of `during` without the joiner
+    and with it as a member; three: with it as a member while nothing heals; ways: of joiners, by kind of start
     rates: GB/s of a bare connection and of the heal before it; donor_extra: bytes
     """
 
     before: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
+    loading: list[float] = field(default_factory=list)
+    joined: list[float] = field(default_factory=list)
+    three: list[float] = field(default_factory=list)
     ways: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {"cold": [], "warm": []})
     rates: list[tuple[float, float]] = field(default_factory=list)
     donor_extra: int = 0
@@ -86,12 +100,14 @@ def run_heals(folder: Path, shape: Shape) -> Outcome:
     bare = BarePair(shape.mb * 1_000_000)
     outcome = Outcome()
     try:
-        run.lighthouse()
         flags = ("--mb", str(shape.mb), "--trained-mb", str(shape.trained_mb), "--sleep-s", str(shape.sleep_s))
-        for name in names:
-            run.group(name, *flags)
+        with shape.core(0):
+            run.lighthouse()
+            for name in names:
+                run.group(name, *flags)
         windows = [_quiet(run, shape)]
         memory = Memory(run, names)
+        own: list[float] = []
         for kind in ("cold", "warm"):
             bares = _heal(run, kind, shape, bare, flags)
             outcome.rates += list(zip(bares, _loads(run), strict=True))
@@ -100,13 +116,14 @@ def run_heals(folder: Path, shape: Shape) -> Outcome:
             run.kill(f"{JOINER} {kind}")
             run.wait_exit(f"{JOINER} {kind}")
             run.until(lambda: JOINER not in _members(run), "the joiner is gone", PATIENCE_S)
+            own += _commits(run, JOINER)
             (folder / f"{JOINER}.ledger").rename(folder / f"{JOINER}.{kind}")
             windows.append(_quiet(run, shape))
         outcome.donor_extra = memory.close()
         (run.out / "enough").touch()
         for name in names:
             assert run.wait_exit(name) == 0, run.logs()
-        _sort_steps(run, names, outcome, windows)
+        _sort_steps(run, names, outcome, windows, own)
         return outcome
     finally:
         bare.close()
@@ -115,7 +132,8 @@ def run_heals(folder: Path, shape: Shape) -> Outcome:
 
 def _heal(run: Cluster, kind: str, shape: Shape, bare: BarePair, flags: tuple[str, ...]) -> list[float]:
     """The joiner comes, and is killed and comes back as often as it should; after each heal the bare rate."""
-    run.group(JOINER, *flags, flags=("--standby", "warm" if kind == "warm" else "none"), key=f"{JOINER} {kind}")
+    with shape.core(1):
+        run.group(JOINER, *flags, flags=("--standby", "warm" if kind == "warm" else "none"), key=f"{JOINER} {kind}")
     _until_ways(run, 1)
     rates = [bare.rate()]
     for number in range(2, 1 + shape.cold if kind == "cold" else 2 + shape.warm):
@@ -160,10 +178,13 @@ def _quiet(run: Cluster, shape: Shape) -> tuple[float, float]:
     return times[settled], times[count]
 
 
-def _sort_steps(run: Cluster, names: list[str], outcome: Outcome, quiet: list[tuple[float, float]]) -> None:
+def _sort_steps(
+    run: Cluster, names: list[str], outcome: Outcome, quiet: list[tuple[float, float]], own: list[float]
+) -> None:
     """Before: the first quiet window; after: the later ones. During: from the joiner's attaching to its contribution.
 
     The joiner's import and build are left out: they are another machine's. So are the steps in which a member was lost.
+    own: when the joiner committed steps: it was a member then
     """
     heals = [
         (way["time_s"] - way["transfer_s"] - way["replay_s"] - way["switch_s"], way["time_s"])
@@ -173,12 +194,16 @@ def _sort_steps(run: Cluster, names: list[str], outcome: Outcome, quiet: list[tu
     for name in names:
         times = _commits(run, name)
         for began, ended in zip(times[:-1], times[1:], strict=True):
+            member = any(began < moment <= ended + 0.05 for moment in own)
             if any(low <= ended and began <= high for low, high in heals):
                 outcome.during.append(ended - began)
+                (outcome.joined if member else outcome.loading).append(ended - began)
             elif quiet[0][0] <= began and ended <= quiet[0][1]:
                 outcome.before.append(ended - began)
             elif any(low <= began and ended <= high for low, high in quiet[1:]):
                 outcome.after.append(ended - began)
+            elif member and any(began - 0.05 < moment <= began + 0.05 for moment in own):
+                outcome.three.append(ended - began)
 
 
 def summary(values: list[float]) -> dict[str, float]:

@@ -104,6 +104,24 @@ def test_a_heal_named_in_the_middle_of_a_step_leaves_the_digest_of_that_step() -
         assert healing.digest.value() == digest(state)
 
 
+def test_the_state_is_gone_through_when_the_first_step_has_completed_it() -> None:
+    """Not when somebody heals for the first time: the others would wait."""
+    with following() as (healing, *_):
+        state = healing._state
+        weights = state.extent.bytes
+        for parameter in state._model.parameters():
+            state._optimizer.state[parameter]["momentum_buffer"] = torch.ones_like(parameter)
+        healing.stage((), Version(1, 3), 6, False)
+        assert state.extent.bytes == 2 * weights
+        for step in (2, 3):
+            state._optimizer.state.clear()
+            healing.stage((), Version(step, 3), 6 * step, False)
+        assert state.extent.bytes == 2 * weights, "that is not for each step"
+        healing.load(Load(heal=1, sources=()))
+        healing.stage((), Version(4, 3), 24, False)
+        assert state.extent.bytes == weights, "that is for the first after a load"
+
+
 def test_joiners_that_come_together_share_a_snapshot_and_its_memory_serves_again() -> None:
     with following() as (healing, *_):
         server = healing._server

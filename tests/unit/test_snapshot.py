@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -39,9 +40,42 @@ def test_what_a_forward_pass_changes_is_copied_at_once_and_the_rest_before_wait_
     for spec in snapshot.specs:
         found = b"".join(bytes(view) for view in snapshot.segments().views(spec.offset, spec.offset + spec.bytes))
         assert found == before[spec.name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), spec.name
-    steady = {name for name in tensors if state.steady(name)}
+    steady = tensors.keys() - state.describe().changing
     assert {f"model/{name}" for name, _ in model.named_parameters()} < steady
     assert steady.isdisjoint(f"model/{name}" for name, _ in model.named_buffers())
+
+
+class Counted:
+    """An extra that grows, and knows how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.size = 1000
+
+    def state_dict(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"tensor": torch.full((self.size,), 7.0)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.size = len(state_dict["tensor"])
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_room_is_made_without_going_through_the_state_and_done_without_if_that_has_grown(grows: bool) -> None:
+    """It is made amid a step, for which others wait."""
+    model, extra = nn.Linear(700, 900), Counted()
+    state = TrainingState(model, torch.optim.SGD(model.parameters()), extras={"extra": extra})
+    asked = extra.asked
+    room = Room(state)
+    assert extra.asked == asked
+    extra.size += grows
+    snapshot = Snapshot.stage(state, Version(1, 1), 8, False, room=room)
+    snapshot.wait()
+    found = state.describe()
+    assert snapshot.bytes == sum(tensor.nbytes for tensor in found.tensors.values())
+    for spec in snapshot.specs:
+        held = b"".join(bytes(view) for view in snapshot.segments().views(spec.offset, spec.offset + spec.bytes))
+        assert held == found.tensors[spec.name].numpy().tobytes()
 
 
 def test_the_memory_of_a_snapshot_is_given_back_at_once() -> None:

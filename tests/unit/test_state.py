@@ -104,8 +104,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, st
 
 def carried(donor: TrainingState, joiner: TrainingState) -> None:
     """Loads through the JSON text and copies, as over a wire."""
-    specs, tensors, scalars = donor.describe()
-    joiner.load(specs, {name: tensor.clone() for name, tensor in tensors.items()}, loads(dumps(scalars)))
+    found = donor.describe()
+    copies = {name: tensor.clone() for name, tensor in found.tensors.items()}
+    joiner.load(found.specs, copies, loads(dumps(found.scalars)))
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -273,8 +274,8 @@ def test_another_models_state_is_refused_before_anything_is_touched() -> None:
 def test_a_state_is_not_usable_until_its_load_has_finished() -> None:
     model = nn.Linear(3, 2)
     state = TrainingState(model, torch.optim.AdamW(model.parameters()))
-    specs, _, scalars = state.describe()
-    targets = state.prepare(specs, scalars)
+    found = state.describe()
+    targets = state.prepare(found.specs, found.scalars)
     assert not state.usable
     assert targets["model/weight"].data_ptr() == model.weight.data_ptr()
     state.finish()
