@@ -84,13 +84,13 @@ NORMAL = (
     Spec(name="three-gone-restart", faults=1, restarts=1, kinds=("crash",), returns=False, hasty=False),
     Spec(name="three-restart", restarts=1, kinds=()),
     Spec(name="three-gone-twice", faults=2, kinds=("crash",), returns=False),
-    Spec(name="two-shards", groups=2, shards=2, steps=1, faults=1, kinds=("crash",), returns=False),
+    Spec(name="two-shards", groups=2, shards=2, faults=1, kinds=("crash",), returns=False),
     Spec(name="two-forming", groups=2, steps=1, faults=1, kinds=("crash", "host"), formed=False, returns=False),
     Spec(name="two-crash-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), returns=False),
     Spec(name="two-break", groups=2, steps=1, faults=1, kinds=("break", "slow")),
     Spec(name="two-crash", groups=2, steps=1, faults=1, kinds=("crash",)),
     Spec(name="two-restart", groups=2, steps=1, restarts=1, kinds=()),
-    Spec(name="three-calm", formed=False),
+    Spec(name="three-forming", faults=1, kinds=("crash",), formed=False, returns=False),
 )
 """Explored in every normal run, the larger ones first."""
 
