@@ -289,8 +289,7 @@ def enter(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     stand = put(state.stand, cursor=message.cursor, stop=state.stand.stop or message.stop)
     start = Start(number=message.number, version=message.version, cursor=message.cursor)
     state = put(state, stand=stand, level=None)
-    aside = tuple(message.cursor + slot for slot in message.set_aside)
-    state = entered(state, message.number, roster, place, start, aside, now, message)
+    state = entered(state, message.number, roster, place, start, now, message)
     go(state, message.rendezvous, effects)
     return state
 

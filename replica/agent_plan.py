@@ -138,7 +138,7 @@ def switched(state: AgentState, number: int, now: float) -> AgentState:
         state = _out(state, number, roster, start, now)
         state = noted(state, "out_of_roster", generation=shown(state, number))
         return put(abandoned(state, number + 1), report_due=True)
-    return entered(state, number, roster, place, start, plan.set_aside, now)
+    return entered(state, number, roster, place, start, now, set_aside=plan.set_aside)
 
 
 def entered(
@@ -147,13 +147,14 @@ def entered(
     roster: Roster,
     place: int,
     start: Start,
-    set_aside: tuple[int, ...],
     now: float,
     base: Base | None = None,
+    set_aside: tuple[int, ...] = (),
 ) -> AgentState:
     """With the group seated in generation `number`: even deal of the next step, or the deal that its base tells."""
     state = _seated(state, number, roster, place, start, now)
-    state = put(state, seat=put(state.seat, set_aside=set_aside))
+    aside = set_aside if base is None else tuple(base.cursor + slot for slot in base.set_aside)
+    state = put(state, seat=put(state.seat, set_aside=aside))
     work = work_at(state, number, roster, place, has_newcomers(roster), base)
     stand = put(state.stand, answers=work.slots, step_slots=work.step_slots)
     state = fresh_step(put(state, stand=stand), now, work=work)

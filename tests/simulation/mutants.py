@@ -43,8 +43,8 @@ SEEDS = 300
 UNIT_ONLY, SMALL_ONLY = -1, -2
 """In place of a number of seeds: only the unit tests of the module; only small worlds."""
 
-_WORLDS = "two-crash,two-restart,two-break,two-crash-restart,two-shards,two-forming"
-"""Small worlds of two groups; they are explored within seconds."""
+_WORLDS = "two-crash,two-restart,two-break,two-crash-restart,two-shards,two-forming,three-restart,three-gone-twice"
+"""Small worlds that are explored within seconds, those of two groups first."""
 
 LIMIT_S = 900.0
 """A mutant that makes a test hang is killed by that."""
@@ -233,7 +233,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--fast", action="store_true", help="only the unit tests of each module")
-    parser.add_argument("--small", action="store_true", help="only small worlds of two groups")
+    parser.add_argument("--small", action="store_true", help="only small worlds")
     options = parser.parse_args(argv)
     chosen = [m for m in MUTATIONS if options.only in m.name or options.only in m.path]
     if options.check:

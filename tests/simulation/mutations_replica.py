@@ -190,7 +190,7 @@ REPLICA: tuple[Mutation, ...] = (
     _step("the roll call counts what is set aside", "        set_aside=seat.work.set_aside,\n", ""),
     _plan("a generation's work has all slots", "        set_aside=aside,\n    )\n", "    )\n"),
     _plan("a slot set aside is dealt with its step", "for slot in slots if slot not in aside),", "for slot in slots),"),
-    _plan("what is set aside ends with the first step", "plan.set_aside, now)", "(), now)"),
+    _plan("what is set aside ends with the first step", "set_aside=plan.set_aside)", "set_aside=())"),
     _rollcall("entries do not tell what is set aside", "        set_aside=set_aside,\n    )\n", "    )\n"),
     _life("a slot is blamed for what a person ended", "-1 if killed and event.code in _BY_A_PERSON else ", ""),
     _life("a slot is blamed for Ctrl-C", '-1 if key.startswith("KeyboardInterrupt") else ', ""),

@@ -16,7 +16,7 @@ from simulation.small_delays import Candidates, Delays
 from simulation.small_moves import FAULT, LAST, ORDINARY, Moves, SiteView
 from simulation.small_soon import ALWAYS, CALM, HARMLESS, NEVER
 from simulation.small_tables import Ints, Keys, Table, mixed, packed, unpacked
-from simulation.small_world import over, restarted
+from simulation.small_world import how_soon, over, restarted
 
 Rows = NDArray[np.int32]
 
@@ -51,7 +51,7 @@ class Product:
         self._site = Table(len(SiteView._fields), lambda key: [moves.site(key)])
         self._local = Table(7, lambda key: [(*m[:3], *m.turn) for m in moves.local(key)])
         self._heard = Table(7, moves.heard)
-        self._soon = Table(7, lambda key: [world.soon(*unpacked(key, _LEADER, _SITE))])
+        self._soon = Table(7, lambda key: [how_soon(world, *unpacked(key, _LEADER, _SITE))])
         self._event = Table(4, self._of_event)
         self._order = Table(1, self._of_order)
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))

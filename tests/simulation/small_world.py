@@ -220,14 +220,6 @@ class World:
         number = self.leaders.of((after, store))
         return number, [self.orders.of(tuple(o)) for o in orders], base, self.wrongs.of(tuple(wrong)), len(effects)
 
-    def soon(self, leader: int, event: int) -> tuple[int, ...]:
-        """Whether the lighthouse may hear `event` before all else (see `Soon`); groups as bits."""
-        before, key = self.lighthouses.values[self.leaders.values[leader][0]], self.events.values[event]
-        after, *_, effects = self.lighthouse_event(leader, event, -1)
-        after = self.lighthouses.values[self.leaders.values[after][0]]
-        how, *groups = soon(before, key, after, not effects, self.things, self.spec.hasty)
-        return how, *(sum(1 << (int(name[1:]) - 1) for name in names) for names in groups)
-
     def _turn(self, lighthouse: int, key: tuple[Any, ...]) -> tuple[int, list[Any], list[str]]:
         try:
             after, effects, wrong = turn(self.lighthouses.values[lighthouse], key, self.things)
@@ -283,6 +275,15 @@ class World:
 def store_of(world: World, leader: int) -> StoreRecord:
     """What the store of the lighthouse with this number knows."""
     return world.stores.values[world.leaders.values[leader][1]]  # type: ignore[no-any-return]
+
+
+def how_soon(world: World, leader: int, event: int) -> tuple[int, ...]:
+    """Whether the lighthouse may hear `event` before all else (see `Soon`); groups as bits."""
+    before, key = world.lighthouses.values[world.leaders.values[leader][0]], world.events.values[event]
+    after, *_, effects = world.lighthouse_event(leader, event, -1)
+    after = world.lighthouses.values[world.leaders.values[after][0]]
+    how, *groups = soon(before, key, after, not effects, world.things, world.spec.hasty)
+    return how, *(sum(1 << (int(name[1:]) - 1) for name in names) for names in groups)
 
 
 def is_overtaken(world: World, site: int, stream: Stream) -> bool:

@@ -20,6 +20,11 @@ BY_SMALL_WORLDS = (
     "two keep one slot",
     "one slot too many for one",
     "asked again, it does not answer",
+    "sums survive a commit",
+    "a reconnecting agent is fenced",
+    "one shard's vote is enough",
+    "a fenced incarnation is heard",
+    "the last rank's end is not noticed",
 )
 
 
