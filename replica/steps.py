@@ -52,6 +52,9 @@ from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, r
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
 
+BRISK_S = 0.1
+"""A step that was no longer is followed by one whose slots' marks wait for its roll call."""
+
 _NO_VERDICT = (Abandoned, Open, ReadyFor, StageFor, Drop)
 
 
@@ -372,7 +375,7 @@ class StepLoop:
 
     def _mark(self, kind: MarkKind, slot: int = -1) -> None:
         mark = Mark(kind=kind, step=self.book.version.step, slot=slot)
-        if slot < 0:
+        if slot < 0 or 0.0 < self.times.step < BRISK_S:
             self._parts.link.say_soon(mark)
         else:
             self._parts.link.say(mark)

@@ -278,7 +278,7 @@ def test_a_journal_is_bounded_and_every_file_of_it_can_be_decided_again(tmp_path
     journal = Journal(tmp_path / "journal", limit_bytes=3000)
     state = new_agent(AgentConfig(run_id="r", name="g", host="h", shards=1))
     for now in range(100):
-        journal.note(state, float(now), TookOver() if now % 2 else None, ())
+        journal.note(state, float(now), (TookOver(),) if now % 2 else (), ())
     journal.close(10.0)
     (tmp_path / "journal").open("ab").write(b'[12.0, {"type": "Too')
     turns = [list(replay((tmp_path / name).open("rb"))) for name in ("journal.1", "journal")]
