@@ -115,7 +115,7 @@ def table(quick: bool, python: Path | None) -> Table:
         notes=[
             f"the protocol's own parts ({', '.join(OWN)}): {own:.2f} ms, {100 * own / whole:.1f} % of the step; what "
             f"they cannot do without takes {limits:.2f} ms when it is alone",
-            "skew is no part of it: nobody's gather can end before the last rank has begun its own. Ranks tell when they "
-            "did, on the one clock that they share; of the ranks of a step all but the last wait",
+            "skew is no part of it: nobody's gather can end before the last rank has begun its own. Ranks tell when "
+            "they did, on the one clock that they share; of the ranks of a step all but the last wait",
         ],
     )
