@@ -237,15 +237,18 @@ class StepLoop:
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
-        mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
-        pending, gathered = communicator.all_gather(mine)
+        mine = pack(said, work.step_slots)
+        bits = self._reduced.presence_bits if self._reduced is not None else b""
+        pending, gathered = communicator.all_gather(torch.frombuffer(bytearray(mine + bits), dtype=torch.uint8))
         pending.wait()
         self._watch.charge(Part.ROLL_CALL)
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
-        self._parts.link.say(
-            RollCall(generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes())
-        )
+        rows = gathered.numpy()
+        records = rows[:, : len(mine)].tobytes()
+        self._parts.link.say(RollCall(generation=work.generation, step=work.version.step, records=records))
+        if self._reduced is not None:
+            self._reduced = self._reduced.with_presence(rows[:, len(mine) :])
         self._observe("voted")
         self._parts.communicators.close_below(work.generation)
 

@@ -31,7 +31,7 @@ EXPLAINED = {
     "deal": ("from the verdict to the next slot: seeds, marks", ""),
     "forward": ("the program's own", ""),
     "backward": ("the program's own, with hooks that copy gradients into buckets and start their reduction", ""),
-    "flush": ("copying what no hook has, presence counts", "copy"),
+    "flush": ("copying what no hook has", "copy"),
     "reduce": ("waiting for the buckets that backward did not hide, their norm", "norm"),
     "skew": ("of who waits there: in the roll call, until the last rank comes to it", ""),
     "gather": ("the roll call from then on: gather, told to the agent", "gather"),
