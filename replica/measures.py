@@ -40,11 +40,6 @@ class Times:
     own: float = 0.0
 
     @property
-    def step(self) -> float:
-        """All of it."""
-        return self.program + self.reduce + self.open + self.apply + self.protocol
-
-    @property
     def protocol(self) -> float:
         """What the protocol itself cost: everything but compute and the bytes of the reduction."""
         return self.roll_call + self.verdict + self.own

@@ -33,7 +33,7 @@ OPTIONS = (
 lighthouse whose host is gone, which sends no reset; the lighthouse allows it."""
 BRISK_S = 0.1
 """Steps shorter than this are told together."""
-TOGETHER_S = 0.25
+TOGETHER_S = 0.1
 """How long one of them waits for others. The lighthouse judges by seconds, and no step waits for it."""
 FOR_GOOD = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 """What a lighthouse answers to whom it will never let in."""

@@ -1,9 +1,10 @@
 """Marks of a rank that are not worth waking its agent for yet, where the agent finds them should the rank end.
 
-A short step would wake the agent for each slot that begins and ends, though its roll call tells more a few milliseconds
-later; where cores are few that takes one from a rank. So there the marks lie on a shelf until something else is said:
-a file of the agent's folder that is mapped into the rank, which costs no call of the kernel. A rank that is killed
-leaves it as it was, so that a slot which ends processes is known for it, however short steps are.
+The first slot of a step follows its verdict, and its roll call the end of the last one: an agent that is woken for
+those takes a core from a rank, where cores are few, and learns nothing that it could use. So they lie on a shelf until
+something else is said, or for a moment: a file of the agent's folder that is mapped into the rank, which costs no call
+of the kernel. A rank that is killed leaves it as it was, so that a slot which ends processes is known for it, however
+soon.
 """
 
 from __future__ import annotations

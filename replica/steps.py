@@ -52,9 +52,6 @@ from replica.work import Book, OutOfOrder, begun, done, heard, loaded, opened, r
 REHEARSAL = -1
 """Yielded in place of a slot: one whose gradients are dropped."""
 
-BRISK_S = 0.1
-"""A step that was no longer is followed by one whose slots' marks wait for its roll call."""
-
 _NO_VERDICT = (Abandoned, Open, ReadyFor, StageFor, Drop)
 
 
@@ -118,9 +115,10 @@ class StepLoop:
         if slot == REHEARSAL:
             seed_slot(self._parts.seed, step, 0, self._parts.shard_rank)
             return
+        amid = bool(self.book.summed)
         self.book = begun(self.book, slot)
         seed_slot(self._parts.seed, step, slot, self._parts.shard_rank)
-        self._mark(MarkKind.SLOT_BEGUN, slot)
+        self._mark(MarkKind.SLOT_BEGUN, slot, now=amid)
         self._watch.charge(Part.OWN)
         self._begun_at = time.perf_counter()
 
@@ -376,9 +374,7 @@ class StepLoop:
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)
 
-    def _mark(self, kind: MarkKind, slot: int = -1) -> None:
-        mark = Mark(kind=kind, step=self.book.version.step, slot=slot)
-        if slot < 0 or 0.0 < self.times.step < BRISK_S:
-            self._parts.link.say_soon(mark)
-        else:
-            self._parts.link.say(mark)
+    def _mark(self, kind: MarkKind, slot: int = -1, *, now: bool = False) -> None:
+        """now: the agent is woken for it, and hears of those before."""
+        say = self._parts.link.say if now else self._parts.link.say_soon
+        say(Mark(kind=kind, step=self.book.version.step, slot=slot))
