@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plain_rank import SLOTS
 from scripted import AgentProcess, ScriptedLighthouse, is_there, until
 
 from lighthouse.values import Beat, Committed, Died, Drain, Fenced, Finished, Goodbye, Hello, Leave
@@ -249,6 +250,18 @@ def test_a_rank_that_leaves_its_stream_is_ended(tmp_path: Path) -> None:
             agent = await start("close", restart_limit=1, shards=1)
             assert await agent.ended() == 1
             assert "its Attach stream ended" in agent.shown(), agent.shown()
+
+    asyncio.run(story())
+
+
+def test_the_slot_in_hand_is_known_of_a_rank_that_is_killed_as_soon_as_it_has_begun_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(tmp_path) as (lighthouse, start):
+            agent = await start("poison", shards=1, restart_limit=1)
+            died = await lighthouse.heard(Died)
+            assert died.killed and died.slot == SLOTS - 1
+            assert await agent.ended() == 1
+            assert [(line["mark"], line["slot"]) for line in agent.ledger("slot")] == [("begun", SLOTS - 1)]
 
     asyncio.run(story())
 
