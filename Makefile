@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sim proof chaos bench bench-loss bench-heal bench-step bench-buckets bench-switch bench-changes lint types stubs
+.PHONY: demo test sim proof chaos bench bench-loss bench-heal bench-step bench-cpu bench-buckets bench-switch bench-changes lint types stubs
 
 demo: $(INSTALLED)
 	$(VENV)/bin/bellrock demo
@@ -43,6 +43,10 @@ bench-buckets: $(INSTALLED)
 
 bench-step: $(INSTALLED)
 	PYTHONPATH=.:tests $(VENV)/bin/python tests/bench/bench_step.py
+
+# CPU time and waits of a step, by process and thread, beside a plain job's. SIZE=1M or 25M.
+bench-cpu: $(INSTALLED)
+	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.step_cpu $(if $(SIZE),--size $(SIZE))
 
 # The protocol in a simulated world: COUNT seeds, from FIRST on. One that fails prints the command that replays it.
 FIRST ?= 0

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import queue
 import sqlite3
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -147,7 +147,9 @@ class Journal:
         self._db = open_database(path, APPLICATION_ID, _LAYOUT, durable=False)
         with failures(path):
             self._size = int(self._db.execute("SELECT total(length(bytes)) FROM segments").fetchone()[0])
-        self._queue: queue.SimpleQueue[_Item | _Flush | None] = queue.SimpleQueue()
+        self._queue: deque[_Item | _Flush | None] = deque()
+        self._some = threading.Event()
+        self._hurry = threading.Event()
         self._reels: dict[str, _Reel] = {}
         self._places: dict[str, int] = {}
         self._sick = False
@@ -165,9 +167,9 @@ class Journal:
     ) -> None:
         """Keeps a turn; `state` is what it led to. raised: the core failed in it. Never waits."""
         place = self._places[config.run_id] = self._places.get(config.run_id, -1) + 1
-        if self._queue.qsize() > self._waiting_turns:
+        if len(self._queue) > self._waiting_turns:
             return
-        self._queue.put(
+        self._put(
             _Item(
                 run_id=config.run_id,
                 place=place,
@@ -182,8 +184,8 @@ class Journal:
 
     def tell(self, run_id: str, happened: Happened) -> None:
         """Keeps something that happened. Never waits."""
-        if self._queue.qsize() <= self._waiting_turns:
-            self._queue.put(_Item(run_id=run_id, happened=happened))
+        if len(self._queue) <= self._waiting_turns:
+            self._put(_Item(run_id=run_id, happened=happened))
 
     def history(self, run_id: str) -> tuple[Happened, ...]:
         """What happened in earlier lives of the lighthouse, oldest first. Call it before the run's first turn."""
@@ -196,15 +198,23 @@ class Journal:
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Waits until everything put so far was written, or given up; False if that takes longer."""
         done = _Flush()
-        self._queue.put(done)
+        self._put(done)
+        self._hurry.set()
         return done.wait(timeout_s)
 
     def close(self) -> None:
         """Writes what is left and closes the file. Idempotent."""
         if self._thread.is_alive():
-            self._queue.put(None)
+            self._put(None)
+            self._hurry.set()
             self._thread.join(timeout=10.0)
             self._db.close()
+
+    def _put(self, item: _Item | _Flush | None) -> None:
+        """The thread is woken for the first of what it gathers, not for each: it shares a core with the loop."""
+        self._queue.append(item)
+        if not self._some.is_set():
+            self._some.set()
 
     # ---- the writing thread ----------------------------------------------------------------------------------------
 
@@ -230,16 +240,19 @@ class Journal:
 
     def _gather(self) -> tuple[list[_Item], _Flush | None]:
         """What to write next, and what to set afterwards; None for that at the end."""
-        item = self._queue.get()
+        self._some.wait()
+        self._hurry.wait(SEGMENT_S)
+        self._some.clear()
+        self._hurry.clear()
         items: list[_Item] = []
-        deadline = time.monotonic() + SEGMENT_S
-        while isinstance(item, _Item):
+        while self._queue:
+            item = self._queue.popleft()
+            if not isinstance(item, _Item):
+                if self._queue:
+                    self._some.set()
+                return items, item
             items.append(item)
-            try:
-                item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                return items, _Flush()
-        return items, item
+        return items, _Flush()
 
     def _take(self, item: _Item, config: RunConfig) -> None:
         reel = self._reels.setdefault(item.run_id, _Reel(config))

@@ -40,8 +40,10 @@ from lighthouse.wire import (
     SkipSlotRequest,
     StatusReply,
     StatusRequest,
+    Steps,
     WatchRequest,
     is_beat,
+    unfold,
 )
 from lighthouse.wire import Event as EventMessage
 
@@ -68,7 +70,7 @@ every small message with a ping, a third of what a thousand beats a second cost.
 HEALTH = "grpc.health.v1.Health"
 HEALTHY = ("", SERVICE)
 
-decode: Callable[[bytes], Up] = lru_cache(64)(UP.decode)
+decode: Callable[[bytes], Up | Steps] = lru_cache(64)(UP.decode)
 """What many say alike, as beats, is decoded once."""
 
 log = logging.getLogger("lighthouse.service")
@@ -204,9 +206,10 @@ class _Session:
         elif isinstance(message, Hello):
             self._refuse("a session has one hello")
         else:
-            self._owner.said(self._stream, message, at_s)
+            for one in unfold(message):
+                self._owner.said(self._stream, one, at_s)
 
-    def _greet(self, hello: Up | None, at_s: float) -> None:
+    def _greet(self, hello: Up | Steps | None, at_s: float) -> None:
         if not isinstance(hello, Hello):
             self._refuse("the first message of a session must be a hello")
             return

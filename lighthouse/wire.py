@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lighthouse.codec import Envelope
-from lighthouse.values import ROOT, Beat, Down, Up
+from lighthouse.values import ROOT, Beat, Committed, Down, Message, Up
 from lighthouse.wire_pb2 import (
     DESCRIPTOR,
     ColdStartReply,
@@ -21,11 +21,23 @@ from lighthouse.wire_pb2 import (
 from lighthouse.wire_pb2 import Version as VersionMessage
 from lighthouse.wire_pb2_grpc import LighthouseStub
 
-UP = Envelope(GroupMessage, Up)
+
+class Steps(Message, frozen=True):
+    """Short steps, one after another, told together."""
+
+    committed: tuple[Committed, ...]
+
+
+UP = Envelope(GroupMessage, Up | Steps)
 DOWN = Envelope(LighthouseMessage, Down)
 SERVICE: str = DESCRIPTOR.services_by_name["Lighthouse"].full_name
 
 _BEAT = UP.encode(Beat(version=ROOT))[:1]
+
+
+def unfold(message: Up | Steps) -> tuple[Up, ...]:
+    """What a message that came says, in order."""
+    return message.committed if isinstance(message, Steps) else (message,)
 
 
 def is_beat(data: bytes) -> bool:
@@ -48,7 +60,9 @@ __all__ = [
     "SkipSlotRequest",
     "StatusReply",
     "StatusRequest",
+    "Steps",
     "VersionMessage",
     "WatchRequest",
     "is_beat",
+    "unfold",
 ]

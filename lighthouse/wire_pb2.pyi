@@ -165,6 +165,12 @@ class Committed(_message.Message):
     protocol_s: float
     def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., grad_norm: _Optional[float] = ..., step_s: _Optional[float] = ..., skipped: _Optional[bool] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., mismatched: _Optional[_Iterable[str]] = ..., protocol_s: _Optional[float] = ...) -> None: ...
 
+class Steps(_message.Message):
+    __slots__ = ("committed",)
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    committed: _containers.RepeatedCompositeFieldContainer[Committed]
+    def __init__(self, committed: _Optional[_Iterable[_Union[Committed, _Mapping]]] = ...) -> None: ...
+
 class Failure(_message.Message):
     __slots__ = ("number", "reason", "named")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -408,7 +414,7 @@ class Contributed(_message.Message):
     def __init__(self, warm: _Optional[bool] = ..., start_s: _Optional[float] = ..., import_s: _Optional[float] = ..., build_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., replay_s: _Optional[float] = ..., switch_s: _Optional[float] = ...) -> None: ...
 
 class GroupMessage(_message.Message):
-    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "progress", "probed", "contributed")
+    __slots__ = ("hello", "beat", "report", "opened", "committed", "failure", "died", "drain", "caught_up", "heal_failed", "finished", "goodbye", "progress", "probed", "contributed", "steps")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -424,6 +430,7 @@ class GroupMessage(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PROBED_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: Beat
     report: Report
@@ -439,7 +446,8 @@ class GroupMessage(_message.Message):
     progress: Progress
     probed: Probed
     contributed: Contributed
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., probed: _Optional[_Union[Probed, _Mapping]] = ..., contributed: _Optional[_Union[Contributed, _Mapping]] = ...) -> None: ...
+    steps: Steps
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., died: _Optional[_Union[Died, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., heal_failed: _Optional[_Union[HealFailed, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., probed: _Optional[_Union[Probed, _Mapping]] = ..., contributed: _Optional[_Union[Contributed, _Mapping]] = ..., steps: _Optional[_Union[Steps, _Mapping]] = ...) -> None: ...
 
 class LighthouseMessage(_message.Message):
     __slots__ = ("welcome", "refused", "fenced", "abandon", "base", "prepare", "ready", "stage", "heal", "release", "leave", "holding", "probe")

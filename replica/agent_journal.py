@@ -1,9 +1,9 @@
 """Everything an agent's core was told, with times, so that an incident can be decided again.
 
-A journal is a file of lines. `{"anchor": STATE}` is the whole state at that moment; `[NOW, EVENT, DIGEST]` follows for
-each event that was recorded, and `[NOW, null, DIGEST]` for each time at which the core was only asked to decide. DIGEST
-is that of the effects it had, null if the core failed. A journal begins with an anchor, and so does every new file
-after one has grown to its limit, and every further agent that appends to it.
+A journal is a file of lines. `{"anchor": STATE}` is the whole state at that moment; `[NOW, EVENTS, DIGEST]` follows for
+each time at which the core was asked to decide, with what was recorded before, which may be nothing. DIGEST is that of
+the effects it had, null if the core failed. A journal begins with an anchor, and so does every new file after one has
+grown to its limit, and every further agent that appends to it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Turn(Value, frozen=True):
     """
 
     now: float
-    event: Event | None
+    events: tuple[Event, ...]
     state: AgentState
     effects: tuple[Effect, ...]
     same: bool
     raised: str = ""
 
 
-_Line = tuple[float, Event | None, int | None]
+_Line = tuple[float, tuple[Event, ...], int | None]
 
 
 class Journal:
@@ -56,9 +56,9 @@ class Journal:
         self._size: int | None = None
 
     def note(
-        self, before: AgentState, now: float, event: Event | None, effects: tuple[Effect, ...] | None = None
+        self, before: AgentState, now: float, events: tuple[Event, ...], effects: tuple[Effect, ...] | None = None
     ) -> None:
-        """Notes an event (None: only a decision) that came to the state `before`, and the effects it had.
+        """Notes events that came to the state `before`, and the effects that they had together.
 
         effects: None if the core failed. Returns at once.
         """
@@ -68,7 +68,7 @@ class Journal:
         if self._size is None:
             self._size = 0
             self._append(Anchor(anchor=before))
-        self._append((now, event, None if effects is None else digest(effects)))
+        self._append((now, events, None if effects is None else digest(effects)))
 
     def close(self, timeout_s: float) -> None:
         """Writes what waits, for `timeout_s` at most. Idempotent."""
@@ -101,18 +101,21 @@ def replay(lines: Iterable[bytes]) -> Iterator[Turn]:
             if line.startswith(b"{"):
                 state = read_anchor.decode(line).anchor
                 continue
-            now, event, then = read_line.decode(line)
+            now, events, then = read_line.decode(line)
         except msgspec.DecodeError as error:
             raise ValueError(f"not a journal of an agent of this version: {error}") from error
         if state is not None:
-            turn = _again(state, now, event, then)
+            turn = _again(state, now, events, then)
             state = None if turn.raised else turn.state
             yield turn
 
 
-def _again(state: AgentState, now: float, event: Event | None, then: int | None) -> Turn:
+def _again(state: AgentState, now: float, events: tuple[Event, ...], then: int | None) -> Turn:
     try:
-        after, effects = decide(state if event is None else record(state, event, now), now)
+        after = state
+        for event in events:
+            after = record(after, event, now)
+        after, effects = decide(after, now)
     except Exception as error:  # noqa: BLE001 whatever a core with a defect raises is a finding
-        return Turn(now=now, event=event, state=state, effects=(), same=then is None, raised=repr(error))
-    return Turn(now=now, event=event, state=after, effects=effects, same=then == digest(effects))
+        return Turn(now=now, events=events, state=state, effects=(), same=then is None, raised=repr(error))
+    return Turn(now=now, events=events, state=after, effects=effects, same=then == digest(effects))

@@ -55,6 +55,7 @@ from replica.output import Output
 from replica.ranks import Ranks, free_port, init_method, last_traceback
 from replica.reach import try_peers
 from replica.session_client import SessionClient
+from replica.shelf import left_on, make_shelf, shelf_file
 from replica.standby import Standbys
 from replica.values import Commit, Quit, Raised, RankDown, RankUp
 
@@ -105,7 +106,7 @@ class AgentLoop:
         self._options = options
         self._hands = hands
         self._state: AgentState = new_agent(config)
-        self._inbox: deque[Event | None] = deque()
+        self._inbox: deque[tuple[Event, ...]] = deque()
         self._deciding = False
         self._timer: asyncio.TimerHandle | None = None
         self._session = SessionClient(options.lighthouse, options.token, self._session_event, lambda: self.deadlines)
@@ -172,9 +173,9 @@ class AgentLoop:
 
     # ---- events in, effects out ------------------------------------------------------------------------------------
 
-    def _deliver(self, event: Event | None) -> None:
-        """Records an event and decides; None only decides."""
-        self._inbox.append(event)
+    def _deliver(self, *events: Event) -> None:
+        """Records events that came together, and decides."""
+        self._inbox.append(events)
         if self._deciding or self.over.done():
             return
         self._deciding = True
@@ -188,22 +189,24 @@ class AgentLoop:
             self._deciding = False
         self._set_timer()
 
-    def _turn(self, event: Event | None) -> None:
+    def _turn(self, events: tuple[Event, ...]) -> None:
         before, now = self._state, self._loop.time()
         effects: tuple[Effect, ...] | None = None
         try:
-            state = before if event is None else record(before, event, now)
+            state = before
+            for event in events:
+                state = record(state, event, now)
             self._state, effects = decide(state, now)
             for effect in effects:
                 _CARRY[type(effect)](self, effect)
             if log.isEnabledFor(logging.DEBUG):
-                log.debug("%s -> %s", type(event).__name__, [type(effect).__name__ for effect in effects])
+                log.debug("%s -> %s", *([type(one).__name__ for one in some] for some in (events, effects)))
             if well(self._state):
                 self._ranks.get_ready()
         finally:
             # Last, since ranks wait for the verdict; but also of what the core could not deal with.
             if self._hands.journal is not None:
-                self._hands.journal.note(before, now, event, effects)
+                self._hands.journal.note(before, now, events, effects)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -213,7 +216,7 @@ class AgentLoop:
             return
         when = wake_at(self._state, self._loop.time())
         if when is not None:
-            self._timer = self._loop.call_at(when, self._deliver, None)
+            self._timer = self._loop.call_at(when, self._deliver)
 
     def _finish(self, code: int) -> None:
         if not self.over.done():
@@ -272,6 +275,7 @@ class AgentLoop:
                         shard_rank=shard_rank,
                         shards=config.shards,
                         bind=self._options.bind,
+                        marks_file=make_shelf(shelf_file(self._hands.folder, life, shard_rank)),
                         life=life,
                         init_method=init_method(folder),
                         master_port=port,
@@ -291,11 +295,11 @@ class AgentLoop:
             self._ranks.notice_deaths(self.deadlines.dying_s)
         self._deliver(event)
 
-    def _rank_said(self, life: int, shard_rank: int, message: RankUp) -> None:
-        if isinstance(message, Raised):
+    def _rank_said(self, life: int, shard_rank: int, messages: tuple[RankUp, ...]) -> None:
+        if isinstance(message := messages[-1], Raised):
             self._tracebacks[shard_rank] = message.traceback
             self._ranks.notice_deaths(self.deadlines.dying_s, besides=shard_rank)  # a death beside it may be why
-        self._deliver(RankSaid(life=life, shard_rank=shard_rank, message=message))
+        self._deliver(*(RankSaid(life=life, shard_rank=shard_rank, message=message) for message in messages))
 
     def _rank_left(self, life: int, shard_rank: int) -> None:
         """A rank without its stream is of no use: it ends by itself, or is ended."""
@@ -312,6 +316,8 @@ class AgentLoop:
             for line in told.rstrip().splitlines():
                 self._hands.output.say(f"[{self._state.config.name}/{shard_rank}] {line}")
         printed = last_traceback(errors) if code > 0 else ""
+        if marks := tuple(left_on(shelf_file(self._hands.folder, life, shard_rank))):
+            self._rank_said(life, shard_rank, marks)
         self._deliver(RankExited(life=life, shard_rank=shard_rank, code=code, traceback=told or printed))
 
     # ---- effects ---------------------------------------------------------------------------------------------------
@@ -336,12 +342,6 @@ class AgentLoop:
     def _end_ranks(self, effect: EndRanks) -> None:
         self._ranks.end(effect.life, dump_s=self.deadlines.stacks_s if self._restart_told else 0.0)
         self._restart_told = False
-
-    def _open_session(self, effect: OpenSession) -> None:
-        self._session.open(effect.session)
-
-    def _close_session(self, effect: CloseSession) -> None:
-        self._session.close(effect.session)
 
     def _try_peers(self, effect: TryPeers) -> None:
         self._beside(try_peers(effect, self._deliver, self.deadlines.probe_s))
@@ -381,9 +381,9 @@ _CARRY: dict[type[Any], Callable[[AgentLoop, Any], None]] = {
     ToRanks: AgentLoop._to_ranks,
     StartRanks: AgentLoop._start_ranks,
     EndRanks: AgentLoop._end_ranks,
-    OpenSession: AgentLoop._open_session,
+    OpenSession: lambda loop, effect: loop._session.open(effect.session),
     TryPeers: AgentLoop._try_peers,
-    CloseSession: AgentLoop._close_session,
+    CloseSession: lambda loop, effect: loop._session.close(effect.session),
     Ledger: AgentLoop._ledger,
     Say: AgentLoop._say,
     Exit: AgentLoop._exit,

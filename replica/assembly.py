@@ -36,6 +36,7 @@ from replica.gradients import Gradients, describe, fsdp_modules, sum_over_shards
 from replica.healing import Healing
 from replica.patience import InForce
 from replica.reduction import Hooks
+from replica.shelf import Shelf
 from replica.state import HasStateDict, TrainingState
 from replica.step_parts import Observer, Parts
 from replica.steps import StepLoop
@@ -300,7 +301,8 @@ def _connect(
         communicators.abandon_below(1 << 62, f"the agent is gone: {reason}")
         healing.supersede(1 << 62)
 
-    link = AgentLink(environment.agent, token, at_once, lost, orphan_s=in_force.now.orphan_s)
+    shelf = Shelf(environment.marks_file)
+    link = AgentLink(environment.agent, token, at_once, lost, shelf, orphan_s=in_force.now.orphan_s)
     communicators = Communicators(begin, link.say)
     healing = Healing(
         state=state,

@@ -22,6 +22,7 @@ from replica.descriptors import fork_guard, socket_lock
 from replica.errors import LeaveError
 from replica.frames import MESSAGE_BYTES, Frames, Kind, frame
 from replica.rendezvous import split_address
+from replica.shelf import Shelf
 from replica.values import Attach, Mark, RankDown, RankUp, RollCall
 from replica.wire import RANK_DOWN, RANK_UP
 
@@ -45,6 +46,7 @@ class AgentLink:
     token: the run's, which the agent asks for
     at_once: called on the reader thread with each command as it arrives; True keeps it out of the queue
     lost: called on the reader thread when the stream has ended, before the training thread can see it
+    shelf: where marks of slots wait
     orphan_s: the process is ended if the training thread has not looked this long after the stream ended
     """
 
@@ -54,6 +56,7 @@ class AgentLink:
         token: str,
         at_once: Callable[[RankDown], bool],
         lost: Callable[[str], None],
+        shelf: Shelf | None = None,
         *,
         orphan_s: float = DEFAULTS.orphan_s,
     ) -> None:
@@ -63,6 +66,7 @@ class AgentLink:
         self._lost = lost
         self._orphan_s = orphan_s
         self._sending = threading.Lock()
+        self._shelf = shelf or Shelf("")
         self._held = b""
         self._sock: socket.socket | None = None
         self._down: queue.SimpleQueue[RankDown | _Ended] = queue.SimpleQueue()
@@ -89,14 +93,19 @@ class AgentLink:
         """Sends a message to the agent; lost if there is no stream, or it is over. Any thread."""
         data = frame(Kind.MESSAGE, RANK_UP.encode(message))
         with self._sending:
-            held, self._held = self._held, b""
-            self._send(data if isinstance(message, RollCall) else held + data)
+            if isinstance(message, RollCall):
+                self._held = b""
+            self._send_all(data)
 
     def say_soon(self, mark: Mark) -> None:
-        """Sends a mark before the next message, after HELD_S at most; or not at all if that is a roll call, which tells
-        more. So the agent is not woken in a step that goes on as it should."""
+        """Sends a mark with the next message, after HELD_S at most; one that is of no slot not at all if that is a roll
+        call, which tells more. So the agent is not woken in a step that goes on as it should."""
+        data = frame(Kind.MESSAGE, RANK_UP.encode(mark))
         with self._sending:
-            self._held += frame(Kind.MESSAGE, RANK_UP.encode(mark))
+            if mark.slot < 0:
+                self._held += data
+            elif not self._shelf.put(data):
+                self._send_all(data)
 
     def next(self) -> RankDown:
         """The next command for the training thread, waiting for it. Raises LeaveError once the stream is over."""
@@ -156,8 +165,7 @@ class AgentLink:
                 data = self._sock.recv(_PIECE_BYTES)
             except BlockingIOError:  # nothing came for HELD_S
                 with self._sending:
-                    held, self._held = self._held, b""
-                    self._send(held)
+                    self._send_all(b"")
                 continue
             if not data:
                 return "it ended the stream"
@@ -170,10 +178,14 @@ class AgentLink:
                 if not self._at_once(command):
                     self._down.put(command)
 
-    def _send(self, data: bytes) -> None:
+    def _send_all(self, data: bytes) -> None:
+        """Sends what was held back, then `data`."""
+        data = self._shelf.frames + self._held + data
         with contextlib.suppress(OSError):  # the reader sees the end, too
             if self._sock is not None and data:
                 self._sock.sendall(data)
+        self._held = b""
+        self._shelf.clear()
 
 
 def _timeval(seconds: float) -> bytes:

@@ -15,13 +15,13 @@ from typing import Any
 
 from lighthouse.deadlines import DEFAULTS
 from replica.frames import MESSAGE_BYTES, STRANGER_BYTES, Frames, Kind, frame
-from replica.values import Attach, RankDown, RankUp
+from replica.values import Attach, Mark, RankDown, RankUp
 from replica.wire import RANK_DOWN, RANK_UP
 
 log = logging.getLogger("replica.attach")
 
-OnSaid = Callable[[int, int, RankUp], None]
-"""Called on the loop with life, shard_rank and what the rank said."""
+OnSaid = Callable[[int, int, tuple[RankUp, ...]], None]
+"""Called on the loop with life, shard_rank and what the rank said: a message, and before it marks that came with it."""
 OnLeft = Callable[[int, int], None]
 """Called on the loop with life and shard_rank when a rank's stream has ended."""
 
@@ -105,9 +105,9 @@ class AttachServer:
         self._ranks[first.shard_rank] = stream
         return first.shard_rank
 
-    def said(self, shard_rank: int, message: RankUp) -> None:
+    def said(self, shard_rank: int, messages: tuple[RankUp, ...]) -> None:
         """A rank that was let in said this."""
-        self._on_said(self.life, shard_rank, message)
+        self._on_said(self.life, shard_rank, messages)
 
     def gone(self, stream: _Stream, shard_rank: int | None) -> None:
         """A stream is over."""
@@ -126,6 +126,7 @@ class _Stream(asyncio.Protocol):
         self._frames = Frames(STRANGER_BYTES)
         self._known = False
         self._shard_rank: int | None = None
+        self._marks: list[RankUp] = []
         self._transport: Any = None
         self._hello: asyncio.TimerHandle | None = None
 
@@ -152,6 +153,8 @@ class _Stream(asyncio.Protocol):
                 self._take(*got)
         except ValueError as wrong:
             self._refuse(str(wrong))
+        if self._marks:
+            self._said()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._hello is not None:
@@ -160,17 +163,26 @@ class _Stream(asyncio.Protocol):
 
     def _take(self, kind: Kind, body: bytes) -> None:
         if self._shard_rank is not None:
-            self._server.said(self._shard_rank, RANK_UP.decode(body))
+            message: RankUp = RANK_UP.decode(body)
+            if isinstance(message, Mark):  # decided on together with what came with it
+                self._marks.append(message)
+            else:
+                self._said(message)
         elif not self._known:
             self._server.check(kind, body)
             self._known = True
             self._frames.limit_bytes = MESSAGE_BYTES
         else:
-            message: RankUp = RANK_UP.decode(body)
+            message = RANK_UP.decode(body)
             self._shard_rank = self._server.let_in(self, message)
             if self._hello is not None:
                 self._hello.cancel()
-            self._server.said(self._shard_rank, message)
+            self._said(message)
+
+    def _said(self, *last: RankUp) -> None:
+        marks, self._marks = self._marks, []
+        assert self._shard_rank is not None
+        self._server.said(self._shard_rank, (*marks, *last))
 
     def _refuse(self, reason: str) -> None:
         log.debug("a rank's stream is ended: %s", reason)

@@ -8,7 +8,7 @@ sharded, in a group of several shards, have buckets apart (`whole`), after the o
 and equal sizes are what makes a reduction add up in the same order, so that all shards of a group keep the very same
 bits of them.
 
-One more bucket is last: the presence counts, an int32 for each parameter, which say whether anybody had a gradient.
+Which parameters have a gradient at all is not in them: each rank says so behind its record in the roll call.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class Layout:
     places: tuple[Place, ...]
 
     def allocate(self) -> list[torch.Tensor]:
-        """New tensors for one step: one for each bucket, and last the int32 presence counts."""
-        tensors = [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in self.buckets]
-        return [*tensors, torch.empty(len(self.places), dtype=torch.int32, device=self._presence_device)]
+        """New tensors for one step, one for each bucket."""
+        return [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in self.buckets]
 
     def view(self, tensors: Sequence[torch.Tensor], parameter: int) -> torch.Tensor:
         """The flat part of `tensors` that holds the gradient of parameter number `parameter`."""
@@ -72,12 +71,8 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all buckets together, presence counts included."""
-        return sum(b.numel * b.dtype.itemsize for b in self.buckets) + 4 * len(self.places)
-
-    @property
-    def _presence_device(self) -> torch.device:
-        return self.buckets[0].device if self.buckets else torch.device("cpu")
+        """Bytes of all buckets together."""
+        return sum(b.numel * b.dtype.itemsize for b in self.buckets)
 
 
 def lay_out(shapes: Iterable[Shape], bucket_bytes: int) -> Layout:
@@ -140,5 +135,7 @@ class ScratchPool:
         return storage.nbytes() == 0 or (self._count is not None and self._count(storage._cdata) <= 1)
 
     def _tensors(self, storages: list[torch.UntypedStorage]) -> list[torch.Tensor]:
-        dtypes = [b.dtype for b in self._layout.buckets] + [torch.int32]
-        return [torch.empty(0, dtype=d, device=s.device).set_(s) for d, s in zip(dtypes, storages, strict=True)]
+        return [
+            torch.empty(0, dtype=b.dtype, device=s.device).set_(s)
+            for b, s in zip(self._layout.buckets, storages, strict=True)
+        ]

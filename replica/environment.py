@@ -38,6 +38,8 @@ class RankEnvironment:
     """Interface that this rank's own listeners and communicators use."""
     life: int = 1
     """How often the agent has started its ranks, this time included."""
+    marks_file: str = ""
+    """Where marks lie that the agent is not woken for (`shelf.py`); "": nowhere."""
     init_method: str = ""
     """For `init_process_group` of the in-group process group: a "file://" URL of this life alone."""
     master_port: int = 0
@@ -122,6 +124,7 @@ _TEXTS = {
     "BELLROCK_RUN_ID": "run_id",
     "BELLROCK_GROUP": "group",
     "BELLROCK_BIND": "bind",
+    "BELLROCK_MARKS_FILE": "marks_file",
     "BELLROCK_INIT_METHOD": "init_method",
 }
 _NUMBERS = {
@@ -130,8 +133,10 @@ _NUMBERS = {
     "BELLROCK_LIFE": "life",
     "MASTER_PORT": "master_port",
 }
-_OPTIONAL = {"BELLROCK_BIND", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"}
+_OPTIONAL = {"BELLROCK_BIND", "BELLROCK_MARKS_FILE", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"}
 BEGUN_VARIABLE = "BELLROCK_BEGUN"
 """Set by whoever runs a rank's program, just before: seconds of the monotonic clock, and "cold" or "warm"."""
-OF_ONE_LIFE = frozenset({"BELLROCK_AGENT", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"})
+OF_ONE_LIFE = frozenset(
+    {"BELLROCK_AGENT", "BELLROCK_MARKS_FILE", "BELLROCK_INIT_METHOD", "BELLROCK_LIFE", "MASTER_PORT"}
+)
 """Variables that differ from one start of the ranks to the next."""

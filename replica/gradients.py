@@ -90,21 +90,20 @@ class Gradients:
         return [grad is not None for grad in grads]
 
     @torch.no_grad()
-    def add_over_shards(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Adds up, over the group's shards, buckets and presence counts of parameters that are not sharded.
+    def add_over_shards(self, tensors: Sequence[torch.Tensor], present: Sequence[bool]) -> list[bool]:
+        """Adds up, over the group's shards, buckets of parameters that are not sharded; by parameter, whether this
+        shard has a gradient, or, of those, any shard has.
 
         A collective: all shards call it equally often, in every attempt, whatever they know about it by then.
         """
         if self._group is None or not any(self.whole):
-            return
-        for bucket, tensor in zip(self.layout.buckets, tensors, strict=False):
+            return list(present)
+        for bucket, tensor in zip(self.layout.buckets, tensors, strict=True):
             if bucket.whole:
                 dist.all_reduce(tensor, group=self._group)
-        counts = tensors[-1]
-        mask = torch.tensor(self.whole, device=counts.device)
-        summed = counts * mask
-        dist.all_reduce(summed, group=self._group)
-        counts.copy_(torch.where(mask, summed, counts))
+        counts = torch.tensor(present, dtype=torch.int32, device=tensors[0].device)
+        dist.all_reduce(counts, group=self._group)
+        return [bool(n) if whole else own for n, own, whole in zip(counts.tolist(), present, self.whole, strict=True)]
 
     @torch.no_grad()
     def write_back(self, buckets: Sequence[torch.Tensor], presence: Sequence[bool], factor: float) -> None:

@@ -95,7 +95,7 @@ class Healing:
     """What this rank serves and what it asks of others.
 
     modules: the FSDP modules of the model; they are resharded before the state is touched
-    like: tensors of the bucket layout, without presence counts (on the meta device will do)
+    like: tensors of the bucket layout (on the meta device will do)
     log_bytes: most bytes of entries held for one joiner
     """
 

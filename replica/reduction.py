@@ -14,8 +14,9 @@ uses holds back its bucket, and those after it, until the flush.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from replica.communicator import Communicator, CommunicatorLost, Pending
@@ -27,13 +28,24 @@ from replica.gradients import Gradients, squared_norm
 class Reduced:
     """What an attempt gave: sums over all members.
 
-    buckets: raw sums in the static layout; presence: by parameter, whether any member had a gradient
+    buckets: raw sums in the static layout; presence: by parameter, whether this member has a gradient; after the roll
+    call (`with_presence`), whether any has
     grad_sq: squared 2-norm of what this shard counts, float64; inf or nan if any element is not finite
     """
 
     buckets: tuple[torch.Tensor, ...]
     presence: tuple[bool, ...]
     grad_sq: float
+
+    @property
+    def presence_bits(self) -> bytes:
+        """What a rank says in the roll call of its presence: a bit for each parameter."""
+        return np.packbits(self.presence).tobytes()
+
+    def with_presence(self, bits: np.ndarray) -> Reduced:
+        """With what all members said: uint8[members, bytes]."""
+        some = np.unpackbits(np.bitwise_or.reduce(bits, axis=0), count=len(self.presence))
+        return replace(self, presence=tuple(some.astype(bool).tolist()))
 
 
 class Reduction:
@@ -94,9 +106,7 @@ class Reduction:
         if self._failure is not None and not isinstance(self._failure, CommunicatorLost):
             raise self._failure
         self._complete()
-        counts = self._tensors[-1]
-        counts.copy_(torch.tensor(self._present, dtype=torch.int32))
-        self._gradients.add_over_shards(self._tensors)
+        self._present = self._gradients.add_over_shards(self._tensors, self._present)
         self._added = True
 
     def finish(self, communicator: Communicator, first_done: Callable[[], None]) -> Reduced:
@@ -108,19 +118,16 @@ class Reduction:
         if self._failure is not None:
             raise CommunicatorLost(str(self._failure)) from self._failure
         self._launch()
-        self._pendings.append(communicator.all_reduce(self._tensors[-1]))
-        buckets = self._tensors[:-1]
-        total = torch.zeros((), dtype=torch.float64, device=self._tensors[-1].device)
+        total = torch.zeros((), dtype=torch.float64, device=self._tensors[0].device)
         for number, pending in enumerate(self._pendings):
             pending.wait()
             if number == 0:
                 first_done()
-            if number < len(buckets) and self._gradients.counted(number):
-                total = total + squared_norm(buckets[number]).to(total.device)
+            if self._gradients.counted(number):
+                total = total + squared_norm(self._tensors[number]).to(total.device)
         if communicator.abandoned:
             raise CommunicatorLost("abandoned while buckets were reduced")
-        presence = tuple(bool(n) for n in self._tensors[-1].tolist())
-        return Reduced(buckets=buckets, presence=presence, grad_sq=float(total))
+        return Reduced(buckets=self._tensors, presence=tuple(self._present), grad_sq=float(total))
 
     def _note(self, parameter: int, bucket: int) -> bool:
         """Takes note that a gradient is there; whether it was before, and has changed."""

@@ -15,8 +15,8 @@ import grpc
 
 from lighthouse.auth import token_metadata
 from lighthouse.deadlines import DEFAULTS, Deadlines
-from lighthouse.values import Down, Refused, Up
-from lighthouse.wire import DOWN, UP, LighthouseStub
+from lighthouse.values import Committed, Down, Refused, Up
+from lighthouse.wire import DOWN, UP, LighthouseStub, Steps
 from replica.agent_values import LighthouseSaid, SessionClosed, SessionOpened
 
 OPTIONS = (
@@ -31,6 +31,10 @@ OPTIONS = (
 )
 """A pool of its own: each try connects anew, instead of waiting for the back-off of the last one. Keepalive finds a
 lighthouse whose host is gone, which sends no reset; the lighthouse allows it."""
+BRISK_S = 0.1
+"""Steps shorter than this are told together."""
+TOGETHER_S = 0.1
+"""How long one of them waits for others. The lighthouse judges by seconds, and no step waits for it."""
 FOR_GOOD = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 """What a lighthouse answers to whom it will never let in."""
 
@@ -51,7 +55,10 @@ class SessionClient:
         self._token = token
         self._on_event = on_event
         self._session = 0
-        self._outbox: asyncio.Queue[Up | None] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Up | Steps | None] = asyncio.Queue()
+        self._last: Committed | None = None
+        self._steps: list[Committed] = []
+        self._due: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._welcomed = False
 
@@ -60,18 +67,30 @@ class SessionClient:
         self.close(self._session)
         self._session = session
         self._outbox = asyncio.Queue()
+        self._last = None
         task = asyncio.create_task(self._run(session, self._outbox), name=f"session {session}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def send(self, message: Up) -> None:
-        """Queues a message on the open stream; dropped if there is none."""
-        if self._session:
-            self._outbox.put_nowait(message)
+        """Queues a message on the open stream; dropped if there is none. A short step like the one before it waits for
+        others, or for the next message."""
+        if not self._session:
+            return
+        if isinstance(message, Committed):
+            brisk, self._last = _is_brisk(message, self._last), message
+            if brisk:
+                self._steps.append(message)
+                if self._due is None:
+                    self._due = asyncio.get_running_loop().call_later(TOGETHER_S, self._tell_steps)
+                return
+        self._tell_steps()
+        self._outbox.put_nowait(message)
 
     def close(self, session: int) -> None:
         """Sends what is queued, then closes the stream, in the background. Nothing of it is told any more."""
         if session and session == self._session:
+            self._tell_steps()
             self._session = 0
             self._outbox.put_nowait(None)
 
@@ -84,7 +103,15 @@ class SessionClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run(self, session: int, outbox: asyncio.Queue[Up | None]) -> None:
+    def _tell_steps(self) -> None:
+        steps, self._steps = tuple(self._steps), []
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if steps:
+            self._outbox.put_nowait(steps[0] if len(steps) == 1 else Steps(committed=steps))
+
+    async def _run(self, session: int, outbox: asyncio.Queue[Up | Steps | None]) -> None:
         reason = "closed"
         async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
             try:
@@ -101,7 +128,7 @@ class SessionClient:
                 reason = f"the lighthouse at {self._address} says what is not understood here: {error}"
         self._tell(session, SessionClosed(session=session, reason=reason))
 
-    async def _carry(self, session: int, outbox: asyncio.Queue[Up | None], call: Any) -> str:
+    async def _carry(self, session: int, outbox: asyncio.Queue[Up | Steps | None], call: Any) -> str:
         """Both directions, until either ends; why it did. Raises AioRpcError."""
         writer = asyncio.create_task(_write_all(outbox, call))
         reader = asyncio.create_task(self._read_all(session, call))
@@ -147,7 +174,13 @@ class SessionClient:
         return f"lighthouse not reachable at {self._address}, trying again: {details}"
 
 
-async def _write_all(outbox: asyncio.Queue[Up | None], call: Any) -> None:
+def _is_brisk(done: Committed, last: Committed | None) -> bool:
+    """Whether a step was short, and did nothing that the lighthouse acts upon."""
+    alike = last is not None and done.start == last.start and not done.promoted and not done.mismatched
+    return alike and done.step_s < BRISK_S
+
+
+async def _write_all(outbox: asyncio.Queue[Up | Steps | None], call: Any) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells why
         while (message := await outbox.get()) is not None:
             await call.write(UP.wrap(message))

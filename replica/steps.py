@@ -115,9 +115,10 @@ class StepLoop:
         if slot == REHEARSAL:
             seed_slot(self._parts.seed, step, 0, self._parts.shard_rank)
             return
+        amid = bool(self.book.summed)
         self.book = begun(self.book, slot)
         seed_slot(self._parts.seed, step, slot, self._parts.shard_rank)
-        self._mark(MarkKind.SLOT_BEGUN, slot)
+        self._mark(MarkKind.SLOT_BEGUN, slot, now=amid)
         self._watch.charge(Part.OWN)
         self._begun_at = time.perf_counter()
 
@@ -234,15 +235,18 @@ class StepLoop:
         )
         self._mark(MarkKind.ROLL_CALL)
         self._observe("roll_call")
-        mine = torch.frombuffer(bytearray(pack(said, work.step_slots)), dtype=torch.uint8)
-        pending, gathered = communicator.all_gather(mine)
+        mine = pack(said, work.step_slots)
+        bits = self._reduced.presence_bits if self._reduced is not None else b""
+        pending, gathered = communicator.all_gather(torch.frombuffer(bytearray(mine + bits), dtype=torch.uint8))
         pending.wait()
         self._watch.charge(Part.ROLL_CALL)
         if communicator.abandoned:
             raise CommunicatorLost("abandoned during the roll call")
-        self._parts.link.say(
-            RollCall(generation=work.generation, step=work.version.step, records=gathered.numpy().tobytes())
-        )
+        rows = gathered.numpy()
+        records = rows[:, : len(mine)].tobytes()
+        self._parts.link.say(RollCall(generation=work.generation, step=work.version.step, records=records))
+        if self._reduced is not None:
+            self._reduced = self._reduced.with_presence(rows[:, len(mine) :])
         self._observe("voted")
         self._parts.communicators.close_below(work.generation)
 
@@ -370,9 +374,7 @@ class StepLoop:
     def _observe(self, phase: str) -> None:
         self._parts.observer(phase, self.book.version.step)
 
-    def _mark(self, kind: MarkKind, slot: int = -1) -> None:
-        mark = Mark(kind=kind, step=self.book.version.step, slot=slot)
-        if slot < 0:
-            self._parts.link.say_soon(mark)
-        else:
-            self._parts.link.say(mark)
+    def _mark(self, kind: MarkKind, slot: int = -1, *, now: bool = False) -> None:
+        """now: the agent is woken for it, and hears of those before."""
+        say = self._parts.link.say if now else self._parts.link.say_soon
+        say(Mark(kind=kind, step=self.book.version.step, slot=slot))

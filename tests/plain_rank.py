@@ -5,12 +5,13 @@
 It writes its pid to FOLDER/LIFE-SHARD_RANK.pid. Behaviours, in what they differ from "train", which votes in each step
 that it is told of and leaves when it is told to: "raise" raises when it is attached, "early" before it is, "tell" tells
 the agent and prints nothing, "fork" leaves two processes behind (pids in …kin), "hang" never votes, "close" ends its
-stream when it is told to go, and sleeps.
+stream when it is told to go, and sleeps, "poison" is killed as soon as it has begun its last slot.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from replica.attach import AgentLink
 from replica.environment import read_environment
 from replica.errors import LeaveError
 from replica.rollcall import Record, pack
+from replica.shelf import Shelf
 from replica.values import Attach, Commit, Go, Mark, MarkKind, Quit, Raised, RankUp, RollCall, Work
 
 SLOTS = 4
@@ -59,7 +61,8 @@ def main() -> None:
     name = f"{me.life}-{me.shard_rank}"
     if behaviour == "early":
         raise ValueError("no such file of tokens")
-    link = AgentLink(me.agent, read_token(Path(me.token_file)), lambda command: False, lambda reason: None)
+    shelf = Shelf(me.marks_file)
+    link = AgentLink(me.agent, read_token(Path(me.token_file)), lambda command: False, lambda reason: None, shelf)
     setup = {"slots": str(SLOTS), "steps": str(steps)}
     if behaviour == "fork":
         _leave_kin(folder / f"{name}.kin")
@@ -85,6 +88,9 @@ def main() -> None:
             link.close()
             sys.exit(0 if message.success else 1)
         work = message.work if isinstance(message, Go) else message.next if isinstance(message, Commit) else None
+        if work is not None and work.slots and behaviour == "poison":
+            link.say_soon(Mark(kind=MarkKind.SLOT_BEGUN, step=work.version.step, slot=work.slots[-1]))
+            os.kill(os.getpid(), signal.SIGKILL)
         if work is not None and behaviour != "hang":
             for vote in _votes(work, me.shard_rank):
                 link.say(vote)

@@ -27,7 +27,7 @@ from lighthouse.values import (
     Up,
     Welcome,
 )
-from lighthouse.wire import DOWN, UP
+from lighthouse.wire import DOWN, UP, Steps, unfold
 from lighthouse.wire_pb2_grpc import LighthouseServicer, add_LighthouseServicer_to_server
 
 ROOT_FOLDER = Path(__file__).resolve().parent.parent
@@ -39,10 +39,11 @@ M = TypeVar("M")
 class ScriptedLighthouse(LighthouseServicer):
     """Welcomes one group, gives it a base with all slots at whatever it stands on, and lets it go when it asks.
 
-    said: everything a group said, with its session's number; changed: set with each
+    said: everything a group said, with its session's number; written: as it was on the wire
     """
 
     def __init__(self) -> None:
+        self.written: list[Up | Steps] = []
         self.said: list[tuple[int, Up]] = []
         self.streams: dict[int, Any] = {}
         self._changed = asyncio.Event()
@@ -83,11 +84,12 @@ class ScriptedLighthouse(LighthouseServicer):
         conn = next(self._conns)
         self.streams[conn] = context
         while (request := await context.read()) is not grpc.aio.EOF:
-            message = UP.unwrap(request)
-            self.said.append((conn, message))
-            self._changed.set()
-            for reply in self._replies(message):
-                await context.write(DOWN.wrap(reply))
+            self.written.append(UP.unwrap(request))
+            for message in unfold(self.written[-1]):
+                self.said.append((conn, message))
+                self._changed.set()
+                for reply in self._replies(message):
+                    await context.write(DOWN.wrap(reply))
 
     def _replies(self, message: Up) -> Iterator[Down]:
         if isinstance(message, Hello):

@@ -87,7 +87,8 @@ def _replay_agent(path: Path, turns: bool, console: Console) -> Count:
                 count += 1
                 otherwise += not turn.same
                 if turns or not turn.same:
-                    console.print(f"{turn.now:12.3f}  {turn.event}", markup=False, soft_wrap=True)
+                    for event in turn.events or ("nothing came",):
+                        console.print(f"{turn.now:12.3f}  {event}", markup=False, soft_wrap=True)
                     for effect in turn.effects:
                         console.print(f"{turn.now:12.3f}    -> {effect}", markup=False, soft_wrap=True)
                     if turn.raised:

@@ -3,6 +3,10 @@
 Bellrock's ranks tell when each phase of a step ends (the library's observer). In the same run, in turn, what the parts
 cannot do without is measured alone: a gather of the record over gloo, a message there and back over a bare socket,
 a copy and a norm of the gradients. A plain job beside them says what compute and the reduction take in any case.
+
+Nobody's gather can end before the last rank has begun it, whatever the protocol is, and ranks compute for unlike times.
+All run on one host and tell when they begin theirs, on its one monotonic clock. So what a rank waits for others to come
+is told apart ("skew"), and "gather" is the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from bench.children import Children, stage
 from bench.measure import Spread
 from bench.step_overhead import BELLROCK, GROUPS, PLAIN, start_bellrock, start_plain
 from bench.tables import Table
-from bench.turns import Conductor
+from bench.turns import Answers, Conductor
 
 from replica.ranks import free_port
 
@@ -27,9 +31,10 @@ EXPLAINED = {
     "deal": ("from the verdict to the next slot: seeds, marks", ""),
     "forward": ("the program's own", ""),
     "backward": ("the program's own, with hooks that copy gradients into buckets and start their reduction", ""),
-    "flush": ("copying what no hook has, presence counts", "copy"),
+    "flush": ("copying what no hook has", "copy"),
     "reduce": ("waiting for the buckets that backward did not hide, their norm", "norm"),
-    "gather": ("the roll call: record, gather", "gather"),
+    "skew": ("of who waits there: in the roll call, until the last rank comes to it", ""),
+    "gather": ("the roll call from then on: gather, told to the agent", "gather"),
     "verdict": ("rank to agent to rank: merge, decide, answer", "echo"),
     "apply": ("write back, scale, optimizer, schedule", "copy"),
     "after": ("the program's own bookkeeping", ""),
@@ -56,13 +61,24 @@ def measure(rounds: int, steps: int) -> tuple[dict[str, list[float]], dict[str, 
             if number < 2:
                 continue
             over.append(max(answer["seconds"] for answer in answers.values()) / steps / plain_s)
-            for answer in answers.values():
-                for part, took in answer["parts"].items():
-                    parts[part] += took
-            for part in ("gather", "copy", "norm"):
-                alone[part] += [ms for answer in bare.values() for ms in answer[part]]
+            for those, told in ((parts, answers), (alone, bare)):
+                for took in without_skew(told):
+                    for part, ms in took.items():
+                        those[part] += [one for one in ms if one or part != "skew"]
             alone["echo"] += echo["echo/0"]["ms"]
         return parts, alone, Spread.of(over)
+
+
+def without_skew(answers: Answers) -> list[dict[str, list[float]]]:
+    """Of each rank, its milliseconds of each part of each step: "gather" from when the last rank came to it, and "skew"
+    what it waited there before."""
+    last = [max(entered) for entered in zip(*(answer["entered"] for answer in answers.values()), strict=True)]
+    found = []
+    for answer in answers.values():
+        skew = [1e3 * (end - entered) for end, entered in zip(last, answer["entered"], strict=True)]
+        gather = [ms - waited for ms, waited in zip(answer["parts"]["gather"], skew, strict=True)]
+        found.append({**answer["parts"], "skew": skew, "gather": gather})
+    return found
 
 
 def start_bare(children: Children, turns: Conductor) -> None:
@@ -99,5 +115,7 @@ def table(quick: bool, python: Path | None) -> Table:
         notes=[
             f"the protocol's own parts ({', '.join(OWN)}): {own:.2f} ms, {100 * own / whole:.1f} % of the step; what "
             f"they cannot do without takes {limits:.2f} ms when it is alone",
+            "skew is no part of it: nobody's gather can end before the last rank has begun its own. Ranks tell when "
+            "they did, on the one clock that they share; of the ranks of a step all but the last wait",
         ],
     )

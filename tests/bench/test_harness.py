@@ -16,6 +16,7 @@ from bench.measure import Spread, interleave, ratios
 from bench.peers import environment
 from bench.recovery import _stall
 from bench.sleepers import NAMES, recomputed, samples_per_live_s
+from bench.step_breakdown import without_skew
 from bench.tables import BEGIN, END, Table, page, replace_section
 from bench.turns import Conductor
 
@@ -45,6 +46,15 @@ def test_interleaves_and_compares_within_a_round() -> None:
     spread = ratios(taken, "b", "a")
     assert (spread.least, spread.most, spread.count) == (10 / 6, 8 / 3, 2)
     assert str(spread) == "2.17 (1.67 … 2.67)"
+
+
+def test_what_a_rank_waits_for_others_is_no_part_of_its_gather() -> None:
+    early = {"parts": {"gather": [5.0, 1.0], "deal": [1.0, 2.0]}, "entered": [10.000, 20.0]}
+    late = {"parts": {"gather": [2.0, 1.5], "deal": [3.0, 4.0]}, "entered": [10.004, 20.0]}
+    first, second = without_skew({"g0": early, "g1": late})
+    assert first["skew"] == pytest.approx([4.0, 0.0]) and first["gather"] == pytest.approx([1.0, 1.0])
+    assert second["skew"] == [0.0, 0.0] and second["gather"] == [2.0, 1.5]
+    assert (first["deal"], second["deal"]) == ([1.0, 2.0], [3.0, 4.0])
 
 
 def test_a_table_as_markdown_and_json() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plain_rank import SLOTS
 from scripted import AgentProcess, ScriptedLighthouse, is_there, until
 
 from lighthouse.values import Beat, Committed, Died, Drain, Fenced, Finished, Goodbye, Hello, Leave
@@ -253,6 +254,18 @@ def test_a_rank_that_leaves_its_stream_is_ended(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_the_slot_in_hand_is_known_of_a_rank_that_is_killed_as_soon_as_it_has_begun_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(tmp_path) as (lighthouse, start):
+            agent = await start("poison", shards=1, restart_limit=1)
+            died = await lighthouse.heard(Died)
+            assert died.killed and died.slot == SLOTS - 1
+            assert await agent.ended() == 1
+            assert [(line["mark"], line["slot"]) for line in agent.ledger("slot")] == [("begun", SLOTS - 1)]
+
+    asyncio.run(story())
+
+
 def test_a_full_disk_costs_the_ledger_alone(tmp_path: Path) -> None:
     async def story() -> None:
         async with scene(tmp_path) as (lighthouse, start):
@@ -278,7 +291,7 @@ def test_a_journal_is_bounded_and_every_file_of_it_can_be_decided_again(tmp_path
     journal = Journal(tmp_path / "journal", limit_bytes=3000)
     state = new_agent(AgentConfig(run_id="r", name="g", host="h", shards=1))
     for now in range(100):
-        journal.note(state, float(now), TookOver() if now % 2 else None, ())
+        journal.note(state, float(now), (TookOver(),) if now % 2 else (), ())
     journal.close(10.0)
     (tmp_path / "journal").open("ab").write(b'[12.0, {"type": "Too')
     turns = [list(replay((tmp_path / name).open("rb"))) for name in ("journal.1", "journal")]

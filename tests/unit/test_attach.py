@@ -17,6 +17,7 @@ from replica.attach import AgentLink
 from replica.attach_server import AttachServer
 from replica.errors import LeaveError
 from replica.frames import MESSAGE_BYTES, STRANGER_BYTES, Frames, Kind, frame
+from replica.shelf import Shelf, left_on, make_shelf
 from replica.values import Abandoned, Attach, Mark, MarkKind, Quit, RankOpened, RankUp, RollCall
 from replica.wire import RANK_DOWN, RANK_UP
 
@@ -69,10 +70,14 @@ class Scene:
         self.said: list[tuple[int, int, RankUp]] = []
         self.left: list[tuple[int, int]] = []
         self.clients: list[Client] = []
-        self.server = AttachServer(
-            3, 2, "secret", lambda *said: self.said.append(said), lambda *at: self.left.append(at), **more
-        )
+        self.together: list[int] = []
+        """How many messages were told at once, each time."""
+        self.server = AttachServer(3, 2, "secret", self.hear, lambda *at: self.left.append(at), **more)
         self.address = ""
+
+    def hear(self, life: int, shard_rank: int, messages: tuple[RankUp, ...]) -> None:
+        self.together.append(len(messages))
+        self.said += [(life, shard_rank, message) for message in messages]
 
     def client(self, *messages: RankUp, token: str = "secret") -> Client:
         self.clients.append(Client(self.address, token))
@@ -239,6 +244,36 @@ def test_a_ranks_own_end_of_it(tmp_path: Path, kind: str) -> None:
                 AgentLink(f"unix:{tmp_path}/none", "secret", lambda command: False, lost.append).attach(hello(0))
 
     asyncio.run(story())
+
+
+def test_marks_of_slots_lie_on_the_shelf_and_go_with_the_roll_call(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scene(f"unix:{tmp_path}/a.sock") as it:
+            path = Path(make_shelf(tmp_path / "marks.0"))
+            link = AgentLink(it.address, "secret", lambda command: False, lambda reason: None, Shelf(str(path)))
+            await asyncio.to_thread(link.attach, hello(0))
+            begun, done = (Mark(kind=kind, step=1, slot=2) for kind in (MarkKind.SLOT_BEGUN, MarkKind.SLOT_DONE))
+            call = RollCall(generation=1, step=1, records=b"r")
+            link.say_soon(begun)
+            link.say_soon(done)
+            assert left_on(path) == [begun, done], "what a rank that is killed now leaves"
+            link.say(call)
+            await until(lambda: len(it.said) == 4)
+            assert [message for _, _, message in it.said] == [hello(0), begun, done, call]
+            assert it.together == [1, 3] and left_on(path) == []
+            await asyncio.to_thread(lambda: [link.say_soon(begun) for _ in range(500)])
+            await until(lambda: len(it.said) == 504)
+            await asyncio.to_thread(link.close)
+
+    asyncio.run(story())
+
+
+def test_a_shelf_that_was_torn_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "marks.0"
+    assert left_on(path) == []
+    for data in (b"", b"\xff\xff\xff\xff", b"\x05\0\0\0\0\0\0\1\1x"):
+        path.write_bytes(data)
+        assert left_on(path) == []
 
 
 def test_marks_are_held_back_until_a_message_or_a_moment_and_dropped_for_a_roll_call(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_the_last_parameters_come_first_and_buckets_are_full_before_the_next_beg
     assert packed(layout) == [(3, 2), (1, 0)]
     assert [b.numel for b in layout.buckets] == [70, 30]
     assert (layout.places[2].bucket, layout.places[2].offset) == (0, 40)
-    assert layout.bytes == 4 * 100 + 4 * 4
+    assert layout.bytes == 4 * 100
 
 
 def test_a_parameter_larger_than_a_bucket_has_one_of_its_own() -> None:
@@ -50,8 +50,7 @@ def test_every_element_has_a_place_of_its_own_also_where_a_shard_holds_nothing()
         tensor.zero_()
     for p in range(5):
         layout.view(tensors, p).add_(1)
-    assert all((t == 1).all() for t in tensors[:-1])
-    assert tensors[-1].shape == (5,) and tensors[-1].dtype == torch.int32
+    assert all((t == 1).all() for t in tensors)
     assert [layout.view(tensors, p).numel() for p in range(5)] == [3, 0, 7, 0, 1]
 
 
@@ -70,7 +69,6 @@ def test_scratch_is_used_again_once_nobody_refers_to_it() -> None:
     assert [(t.dtype, tuple(t.shape)) for t in again] == [
         (torch.float32, (200,)),
         (torch.float32, (100,)),
-        (torch.int32, (2,)),
     ]
 
 
@@ -81,7 +79,7 @@ def test_scratch_is_not_used_again_while_anybody_may_touch_it() -> None:
         lambda tensors: tensors[0],
         lambda tensors: tensors[1][3:7],
         lambda tensors: tensors[0].numpy()[5:],
-        lambda tensors: memoryview(tensors[2].numpy()),
+        lambda tensors: memoryview(tensors[1].numpy()),
     ):
         taken = pool.take()
         at = {t.data_ptr() for t in taken}

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -467,3 +468,11 @@ print("leaving")
 """
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout) == (0, "leaving\n"), done.stderr
+
+
+def test_a_devices_thread_does_not_take_the_core_from_the_thread_that_woke_it() -> None:
+    with members(2):
+        threads = [Path(f"/proc/self/task/{tid}") for tid in os.listdir("/proc/self/task")]
+        loops = [int(thread.name) for thread in threads if (thread / "comm").read_text().strip() == "gloo_tcp_loop"]
+        assert len(loops) >= 2
+        assert {os.sched_getscheduler(loop) for loop in loops} == {os.SCHED_BATCH}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from replica.buckets import ScratchPool
 from replica.communicator import CommunicatorLost
 from replica.errors import MisuseError, ReplicaError
 from replica.gradients import Gradients, describe, squared_norm
-from replica.reduction import Hooks, Reduction
+from replica.reduction import Hooks, Reduced, Reduction
 from replica.solo import SoloCommunicator
 
 
@@ -63,6 +64,15 @@ def test_reduced_gradients_are_the_local_sums_and_absent_ones_stay_absent() -> N
             assert parameter.grad is not None and torch.equal(parameter.grad, wanted[name])
         else:
             assert parameter.grad is None
+
+
+def test_a_parameter_is_present_if_any_member_has_a_gradient_for_it() -> None:
+    seen = [(True, *(False,) * 8, False, True), (False, *(False,) * 8, True, False)]
+    members = [Reduced(buckets=(), presence=presence, grad_sq=1.0) for presence in seen]
+    bits = np.stack([np.frombuffer(member.presence_bits, np.uint8) for member in members])
+    assert bits.shape == (2, 2)
+    for member in members:
+        assert member.with_presence(bits).presence == (True, *(False,) * 8, True, True)
 
 
 def test_nothing_overlaps_until_a_backward_has_been_seen() -> None:

@@ -169,11 +169,13 @@ def agents_journal(path: Path) -> None:
     journal = Journal(path)
     state = new_agent(AgentConfig(run_id="r", name="g", host="h", shards=1))
     died = RankExited(life=1, shard_rank=0, code=1, traceback="")
-    events: list[Event | None] = [TookOver(), died, None, DrainAsked(), None]
-    for now, event in enumerate(events):
+    turns: list[tuple[Event, ...]] = [(TookOver(),), (died,), (), (died, DrainAsked()), ()]
+    for now, events in enumerate(turns):
         before = state
-        state, effects = decide(before if event is None else record(before, event, float(now)), float(now))
-        journal.note(before, float(now), event, effects)
+        for event in events:
+            state = record(state, event, float(now))
+        state, effects = decide(state, float(now))
+        journal.note(before, float(now), events, effects)
     journal.close(10.0)
 
 
@@ -192,8 +194,8 @@ def test_what_an_agent_decides_otherwise_is_told(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     agents_journal(path)
     lines = path.read_bytes().splitlines(keepends=True)
-    now, event, digest = msgspec.json.decode(lines[1])
-    lines[1] = msgspec.json.encode([now, event, digest + 1]) + b"\n"
+    now, events, digest = msgspec.json.decode(lines[1])
+    lines[1] = msgspec.json.encode([now, events, digest + 1]) + b"\n"
     path.write_bytes(b"".join(lines))
     code, told = replayed(path)
     assert code == 1

@@ -1,6 +1,7 @@
 """A rank of a Bellrock group, as people write it: `bellrock group ... -- bellrock_job.py TURNS NAME SIZE GROUPS`.
 
-The answer to a turn has the milliseconds of each part of a step, by the library's own observer.
+The answer to a turn has the milliseconds of each part of a step, by the library's own observer, and when this rank
+entered each roll call, on the host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -33,22 +34,25 @@ PARTS = {
 
 
 class Parts:
-    """Milliseconds of each part of each step."""
+    """Milliseconds of each part of each step. entered: when it entered the roll call, seconds."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = defaultdict(list)
-        self._at = time.perf_counter()
+        self.entered: list[float] = []
+        self._at = time.monotonic()
 
     def end(self, phase: str, step: int = 0) -> None:
         """A phase has come; also the library's observer."""
         if phase in PARTS:
-            now = time.perf_counter()
+            now = time.monotonic()
             self.took[PARTS[phase]].append(1e3 * (now - self._at))
             self._at = now
+            if phase == "roll_call":
+                self.entered.append(now)
 
     def begin(self) -> None:
-        """A step begins now."""
-        self._at = time.perf_counter()
+        """A turn begins now."""
+        self.took, self.entered, self._at = defaultdict(list), [], time.monotonic()
 
 
 def main() -> None:
@@ -73,12 +77,12 @@ def main() -> None:
     turn = Performer(turns, f"{name}/{os.environ['BELLROCK_GROUP']}.{rank}")
     cpu_s = 0.0
     for step in replica.steps():
-        turn.notes = {"parts": parts.took, "cpu_s": time.process_time() - cpu_s}
+        turn.notes = {"parts": parts.took, "entered": parts.entered, "cpu_s": time.process_time() - cpu_s}
         if not turn.next():
             replica.request_stop()
         if turn.first:
-            parts.took, cpu_s = defaultdict(list), time.process_time()
-        parts.begin()
+            cpu_s = time.process_time()
+            parts.begin()
         for slot in step:
             parts.end("slot")
             loss_sum, tokens = model(data[slot.number % len(data)])

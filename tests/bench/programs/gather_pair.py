@@ -1,7 +1,7 @@
 """What gloo and memory alone cost: gather_pair.py TURNS NAME SIZE   with RANK, WORLD_SIZE and the like
 
 A step of a turn is one gather of a record of 81 bytes, and one copy of as many bytes as the model has gradients, from
-many tensors into one; the answer has the milliseconds of each.
+many tensors into one; the answer has the milliseconds of each, and when each gather was entered (seconds, monotonic).
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ def main() -> None:
     places = [part.view(grad.shape) for part, grad in zip(flat.split([g.numel() for g in grads]), grads, strict=True)]
     turn = Performer(turns, f"{name}/{dist.get_rank()}")
     took: dict[str, list[float]] = {}
+    entered: list[float] = []
     while turn.next():
         if turn.first:
-            took = {"gather": [], "copy": [], "norm": []}
-        times = [time.perf_counter()]
+            took, entered = {"gather": [], "copy": [], "norm": []}, []
+        times = [time.monotonic()]
+        entered.append(times[0])
         dist.all_gather_into_tensor(matrix, record)
-        times.append(time.perf_counter())
+        times.append(time.monotonic())
         torch._foreach_copy_(places, grads)
-        times.append(time.perf_counter())
+        times.append(time.monotonic())
         torch.linalg.vector_norm(flat)
-        times.append(time.perf_counter())
+        times.append(time.monotonic())
         for part, began, ended in zip(took, times, times[1:], strict=False):
             took[part].append(1e3 * (ended - began))
-        turn.notes = took
+        turn.notes = {"parts": took, "entered": entered}
 
 
 if __name__ == "__main__":
