@@ -317,9 +317,10 @@ class Watch(Notes):
             # A copy is whole only where all shards have it: of a heal that failed, some ranks may have loaded theirs.
             whole = group.training and all(rank.book.usable for rank in group.ranks)
             for version in {rank.book.version for rank in group.ranks} if whole else ():
-                if version > newest and not self.is_cut_off(version):
+                if version > newest and not is_cut_off(self, version):
                     self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {version}")
 
-    def is_cut_off(self, version: Version) -> bool:
-        """Whether the history went on from below it: nobody can begin there."""
-        return any(number > version.generation and base.step < version.step for number, base in self.bases.items())
+
+def is_cut_off(watch: Watch, version: Version) -> bool:
+    """Whether the history went on from below it: nobody can begin there."""
+    return any(number > version.generation and base.step < version.step for number, base in watch.bases.items())

@@ -1,4 +1,4 @@
-"""Mistakes about the size of steps, who is dealt slots, and where the data ends, each in one line."""
+"""Mistakes about the size of steps, who is dealt which slots, and where the data ends, each in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from simulation.mutation import Mutation, of
 
 _batch = of("lighthouse/batch.py")
 _change = of("lighthouse/core_change.py")
+_evidence = of("lighthouse/core_evidence.py")
+_heal = of("lighthouse/core_heal.py")
 _plan = of("lighthouse/core_plan.py")
+_poison = of("lighthouse/core_poison.py")
 _lighthouse = of("lighthouse/core_state.py")
 _step = of("replica/agent_step.py")
 _agent_plan = of("replica/agent_plan.py")
@@ -103,4 +106,40 @@ DATA: tuple[Mutation, ...] = (
     _session("the size is not reported", "step_slots=stand.step_slots if stand.usable else 0", "step_slots=0"),
     # ---- rosters and roll calls
     _roster("nobody is promoted", "    after = filled(after, contributors_wanted, allowed)\n", ""),
+    # ---- poison
+    _poison("one death sets a slot aside", "\nDEATHS = 2\n", "\nDEATHS = 1\n"),
+    _poison(
+        "nobody is asked before a slot is skipped",
+        "agreed = found if state.config.skip_poison else",
+        "agreed = found if True else",
+    ),
+    _poison(
+        "only the next step's slots are set aside",
+        "for death in state.deaths)\n    found",
+        "for death in state.deaths if death.step == state.newest.step)\n    found",
+    ),
+    _evidence("a planned generation deals what was set aside", "aside = ahead(old, start.cursor)", "aside = ()"),
+    _plan("a plan does not say what is set aside", ", set_aside=aside))", "))"),
+    _poison("what is in a sum is set aside", "    found -= set(answered)\n", ""),
+    _poison(
+        "the next generation deals again what was set aside",
+        "set(ahead(state.current, cursor)) if state.current is not None else",
+        "",
+    ),
+    _poison(
+        "another lighthouse counts anew",
+        "return emit(with_(state, deaths=deaths), StoreDeaths(deaths=deaths))",
+        "return with_(state, deaths=deaths)",
+    ),
+    _poison("deaths are kept for ever", "if death.step >= state.newest.step)", "if True)"),
+    _poison("a person is asked about slots of the past", "if count >= DEATHS and slot >= 0}", "if count >= DEATHS}"),
+    _poison("deaths in steps that are over count", "slot < 0 or step < state.newest.step or", "slot < 0 or"),
+    _change("what was set aside is dealt", "kept, able, gen.set_aside)", "kept, able)"),
+    _change(
+        "members are not told what is set aside",
+        "            set_aside=gen.set_aside,\n        )\n        bases",
+        "        )\n        bases",
+    ),
+    _change("a set-aside slot is not stored", "cursor=cursor, set_aside=gen.set_aside),", "cursor=cursor),"),
+    _heal("nobody heals while a person is waited for", "Hold.PAUSE, Hold.POISON)", "Hold.PAUSE)"),
 )

@@ -18,7 +18,6 @@ _state = of("lighthouse/core_state.py")
 _history = of("lighthouse/history.py")
 _deal = of("lighthouse/deal.py")
 _cold = of("lighthouse/core_cold.py")
-_poison = of("lighthouse/core_poison.py")
 
 LIGHTHOUSE: tuple[Mutation, ...] = (
     _record(
@@ -365,45 +364,4 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "whoever has loaded is equal to nobody", "group.digest if group.donors_digest is None else", "group.digest or"
     ),
     _change("who heals is healed from", " or [g for g in on if not g.heal] or on\n", " or on\n"),
-    # ---- poison
-    _poison("one death sets a slot aside", "\nDEATHS = 2\n", "\nDEATHS = 1\n"),
-    _poison(
-        "nobody is asked before a slot is skipped",
-        "agreed = found if state.config.skip_poison else",
-        "agreed = found if True else",
-    ),
-    _poison(
-        "only the next step's slots are set aside",
-        "for death in state.deaths)\n    found",
-        "for death in state.deaths if death.step == state.newest.step)\n    found",
-    ),
-    _evidence("a planned generation deals what was set aside", "aside = ahead(old, start.cursor)", "aside = ()"),
-    _plan("a plan does not say what is set aside", ", set_aside=aside))", "))"),
-    _poison("what is in a sum is set aside", "    found -= set(answered)\n", ""),
-    _poison(
-        "the next generation deals again what was set aside",
-        "set(ahead(state.current, cursor)) if state.current is not None else",
-        "",
-    ),
-    _poison(
-        "another lighthouse counts anew",
-        "return emit(with_(state, deaths=deaths), StoreDeaths(deaths=deaths))",
-        "return with_(state, deaths=deaths)",
-    ),
-    _poison("deaths are kept for ever", "if death.step >= state.newest.step)", "if True)"),
-    _poison(
-        "deaths in another history do not count",
-        "for death in state.deaths)\n    found",
-        "for death in state.deaths if death.step == version.step)\n    found",
-    ),
-    _poison("a person is asked about slots of the past", "if count >= DEATHS and slot >= 0}", "if count >= DEATHS}"),
-    _poison("deaths in steps that are over count", "slot < 0 or step < state.newest.step or", "slot < 0 or"),
-    _change("what was set aside is dealt", "kept, able, gen.set_aside)", "kept, able)"),
-    _change(
-        "members are not told what is set aside",
-        "            set_aside=gen.set_aside,\n        )\n        bases",
-        "        )\n        bases",
-    ),
-    _change("a set-aside slot is not stored", "cursor=cursor, set_aside=gen.set_aside),", "cursor=cursor),"),
-    _heal("nobody heals while a person is waited for", "Hold.PAUSE, Hold.POISON)", "Hold.PAUSE)"),
 )

@@ -22,7 +22,7 @@ from lighthouse.batch import contributors_of
 from lighthouse.core_cold import HOLDS
 from lighthouse.core_values import Hold
 from lighthouse.values import ROOT, Role
-from simulation.checkers import Broken
+from simulation.checkers import Broken, is_cut_off
 from simulation.faults import Faults, draw_spec
 from simulation.journals import write_journal
 from simulation.world import World
@@ -156,7 +156,7 @@ def lasting(world: World) -> list[str]:
         for group in world.groups.values()
         if group.training
         and all(rank.book.usable and rank.book.version != ROOT for rank in group.ranks)
-        and not any(world.watch.is_cut_off(rank.book.version) for rank in group.ranks)
+        and not any(is_cut_off(world.watch, rank.book.version) for rank in group.ranks)
     ]
 
 
