@@ -23,6 +23,7 @@ from lighthouse.batch import BatchPolicy
 from lighthouse.deadlines import derive
 from replica.apply import Apply, DefaultApply, raw_sums
 from replica.attach import AgentLink
+from replica.beside import Gate
 from replica.buckets import ScratchPool
 from replica.communicator import Opening, Rendezvous
 from replica.communicators import Communicators
@@ -225,9 +226,9 @@ def assemble(
     )
     state = TrainingState(model, optimizer, scheduler, extras)
     log = EntryLog(reuse_sets=0)  # ScratchPool knows better when memory is free
-    token = read_token(Path(environment.token_file))
+    token, gate = read_token(Path(environment.token_file)), Gate()
     limits = TransferLimits.of(derive(environment.knobs))
-    server = WeightServer(environment.bind, token.encode(), log, limits=limits, lock=socket_lock())
+    server = WeightServer(environment.bind, token.encode(), log, limits=limits, lock=socket_lock(), gate=gate)
     link, healing, communicators = _connect(options, environment, token, model, gradients, state, log, server)
     default = DefaultApply(optimizer, scheduler, options.max_grad_norm)
     parts = Parts(
@@ -242,6 +243,7 @@ def assemble(
         healing=healing,
         communicators=communicators,
         link=link,
+        gate=gate,
         steps=options.steps or 1 << 62,
         seed=options.seed,
         shard_rank=environment.shard_rank,

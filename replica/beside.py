@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
@@ -13,6 +14,8 @@ import torch
 T = TypeVar("T")
 _BEHIND = 10
 """By so much is the priority of a thread lower that gives way."""
+SHUT_S = 0.1
+"""So long a step may keep joiners waiting."""
 
 
 def give_way() -> None:
@@ -23,6 +26,38 @@ def give_way() -> None:
     with suppress(OSError, AttributeError):
         main = os.getpriority(os.PRIO_PROCESS, os.getpid())
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), main + _BEHIND)
+
+
+class Gate:
+    """Where those who serve joiners stop while the rank does what other groups wait for: its collectives, its apply.
+
+    What moves then takes cores, memory and links from what all wait for; in forward and backward it takes next to
+    nothing. It is shut for `SHUT_S` at most, lest a joiner waits for ever where a step is little else.
+    """
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self._until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has to stop."""
+        return self._open.is_set() or time.monotonic() >= self._until
+
+    def shut(self) -> None:
+        """Whoever comes to it from now on stops."""
+        self._until = time.monotonic() + SHUT_S
+        self._open.clear()
+
+    def open(self) -> None:
+        """All may pass."""
+        self._open.set()
+
+    def passed(self) -> None:
+        """Waits until it is open."""
+        if not self.is_open:
+            self._open.wait(max(0.0, self._until - time.monotonic()))
 
 
 def let_go(large: list[torch.Tensor]) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from replica.apply import Apply as ApplyFunction
 from replica.attach import AgentLink
+from replica.beside import Gate
 from replica.buckets import ScratchPool
 from replica.communicators import Communicators
 from replica.entry import EntryLog
@@ -41,6 +42,7 @@ class Parts:
     healing: Healing
     communicators: Communicators
     link: AgentLink
+    gate: Gate
     steps: int
     """The run ends after so many."""
     seed: int

@@ -150,6 +150,7 @@ class StepLoop:
         """Carries out the verdict that ended the step: the roll call of what was applied, or None; or LeaveError."""
         self._watch.charge(Part.PROGRAM)
         outcome = self._settle()
+        self._parts.gate.open()
         self._watch.charge(Part.OWN)
         self.times = self._watch.lap()
         return outcome
@@ -182,6 +183,7 @@ class StepLoop:
                 self._arm(work)
             yield slot
             self._watch.charge(Part.PROGRAM)
+        parts.gate.shut()
         if not work.farewell:
             reduction = self._reduction or Reduction(
                 parts.gradients, parts.pool.take(), lambda: self._observe("bucket")
@@ -199,6 +201,7 @@ class StepLoop:
                 self._watch.charge(Part.REDUCE)
             self._roll_call(work, communicator)
         except CommunicatorLost as lost:
+            parts.gate.open()
             self._reduced = None
             parts.communicators.fail(work.generation, str(lost))
         finally:

@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from lighthouse.values import Version
-from replica.beside import give_way
+from replica.beside import Gate, give_way
 from replica.entry import Answer as LogAnswer
 from replica.entry import Entry, EntryLog
 from replica.manifest import Chunks, Segments, Tensors, pack, packed_bytes
@@ -56,7 +56,7 @@ class WeightServer:
     """One TCP listener; a thread per connection, bounded; never blocks the trainer.
 
     bind: host to listen on (any free port); token: the run's secret; lock: held while a descriptor is made
-    (`replica.communicator.socket_lock`)
+    (`replica.communicator.socket_lock`); gate: where snapshots stop, for what is more urgent
     """
 
     address: str
@@ -70,8 +70,10 @@ class WeightServer:
         *,
         limits: TransferLimits | None = None,
         lock: AbstractContextManager[Any] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._token = token
+        self._gate = gate or Gate()
         self._log = log
         self._limits = limits or TransferLimits()
         self._lock = lock or nullcontext()
@@ -271,7 +273,7 @@ class WeightServer:
                 if ask.heal in self._staged:  # or it was dropped meanwhile, for good
                     self._frames[ask.heal] = frame
         link.say_as_source(frame)
-        _send_wanted(link, snapshot.chunks, snapshot.segments())
+        _send_wanted(link, snapshot.chunks, snapshot.segments(), self._gate.passed)
 
     def _answer_passed(self, link: Link, ask: AskPassed) -> None:
         found = self._await(link, _PASSED, ask.wait_s, lambda: self._loading(ask.version))
@@ -327,8 +329,9 @@ def _on_host(entry: Entry) -> list[torch.Tensor]:
     return [bucket.cpu().contiguous() for bucket in entry.buckets]
 
 
-def _send_wanted(link: Link, chunks: Chunks, segments: Segments) -> None:
+def _send_wanted(link: Link, chunks: Chunks, segments: Segments, wait: Callable[[], None] = lambda: None) -> None:
     while (chunk := link.wanted()) is not None:
+        wait()
         start, end = chunks.span(chunk)
         if chunk >= chunks.count:
             raise LinkLost(f"chunk {chunk} of {chunks.count} was asked for")

@@ -7,6 +7,7 @@ Everything is float64, so that another order of addition stays far below what a 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -22,7 +23,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from replica import LeaveError, Replica, Slot
+from replica import LeaveError, Replica, Slot, beside
+from replica.beside import Gate
 from replica.environment import RankEnvironment
 from replica.state import TrainingState
 
@@ -103,8 +105,12 @@ def train(told: dict[str, Any]) -> dict[str, Any]:
         )
     model, optimizer, scheduler = build(told["kind"])
 
-    def hang(phase: str, step: int) -> None:
-        """Stands still where it was told to, until it is killed."""
+    did: dict[str, Any] = {"slots": [], "results": [], "hashes": {}, "error": "", "joiners": []}
+
+    def observe(phase: str, step: int) -> None:
+        """Notes whether joiners are served meanwhile; stands still where it was told to, until it is killed."""
+        if phase in ("gradients", "roll_call", "voted", "apply"):
+            did["joiners"].append([phase, all(gate.is_open for gate in gates)])
         while [phase, step] == told.get("hang_at"):
             time.sleep(0.1)
 
@@ -120,12 +126,14 @@ def train(told: dict[str, Any]) -> dict[str, Any]:
         dataset_length=SAMPLES,
         bucket_bytes=told.get("bucket_bytes", 600),
         environment=environment,
-        observer=hang,
+        observer=observe,
     )
-    did: dict[str, Any] = {"slots": [], "results": [], "hashes": {}, "error": ""}
+    beside.SHUT_S = 60.0  # what is noted below must not depend on how fast this machine is
+    gates = [made for made in gc.get_objects() if isinstance(made, Gate)]
     try:
         for step in replica.steps():
             for slot in step:
+                did["joiners"].append(["slot", all(gate.is_open for gate in gates)])
                 compute(model, step, slot, did, told)
             step.apply()
             if step.result is not None:

@@ -106,6 +106,8 @@ def test_groups_train_as_one(fleets: Any, groups: int, shards: int, kind: str) -
     fleet.finish()
     agree(fleet, *members)
     consumed(fleet)
+    for phase, served in fleet.did(members[0])["joiners"]:
+        assert served == (phase == "slot"), f"joiners are served in {phase}: {served}"
 
 
 @pytest.mark.parametrize(("shards", "kind"), [(1, "plain"), (2, "fsdp"), (2, "mixed")])

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from lighthouse.values import EntryName, Version
-from replica.beside import Beside
+from replica import beside
+from replica.beside import Beside, Gate
 from replica.digest import digest, digests
 from replica.entry import Entry, EntryLog
 from replica.manifest import Tensors
@@ -155,6 +156,24 @@ def test_a_snapshot_is_loaded_bit_for_bit_into_a_fresh_joiner(links: int) -> Non
     assert (loaded.version, loaded.cursor, loaded.stop) == (AT, 96, True)
     assert digests(joiner) == digests(donor) and joiner.usable
     assert max(seen) == (loaded.bytes, loaded.bytes)
+
+
+def test_a_joiner_waits_while_the_donor_does_what_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a step's computing shuts the gate, its end opens it; and a step cannot keep joiners out for ever."""
+    gate, joiner = Gate(), state(2)
+    monkeypatch.setattr(beside, "SHUT_S", 60.0)
+    gate.shut()
+    with served(donor := state(1, trained=True), gate=gate) as server:
+        load = Beside(lambda: load_snapshot([server.address], 7, joiner, TOKEN), "load")
+        until(lambda: server.connections > 0)
+        time.sleep(0.2)
+        assert not load.done
+        gate.open()
+        load.result()
+        monkeypatch.setattr(beside, "SHUT_S", 0.05)
+        gate.shut()
+        load_snapshot([server.address], 7, joiner, TOKEN)
+    assert digests(joiner) == digests(donor)
 
 
 def test_the_snapshot_is_of_its_version_whatever_the_donor_does_later() -> None:
