@@ -88,7 +88,7 @@ class Watch(Notes):
         self._entered: dict[tuple[str, int], int] = {}
         self._floors: dict[tuple[str, int], int] = {}
         self._fenced: set[tuple[str, int]] = set()
-        self._verdicts: set[tuple[str, int, Version]] = set()
+        self._verdicts: set[tuple[str, Version]] = set()
         self._decided = 0
 
     # ---- ranks -----------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Watch(Notes):
         work_size = len(self.rosters.get(end.generation, ()))
         if work_size < self._world.spec.min_groups:
             self.broken(f"{who} commits {end} in a generation of {work_size}, below min_groups")
-        if (who, rank.group.born, end) not in self._verdicts:
+        if (who, end) not in self._verdicts:  # of an agent that is gone, perhaps: ranks heard it before they knew
             self.broken(f"{who} commits {end}, which its agent did not decide")
         # A cold start leaves others to their own history, until they hear of it; nobody goes on from that then.
         cold = min((number for number in self.cold if number > end.generation), default=1 << 62)
@@ -239,7 +239,7 @@ class Watch(Notes):
         for effect in effects:
             if isinstance(effect, ToRanks) and isinstance(effect.message, Commit):
                 end = effect.message.merged.end
-                self._verdicts.add((*key, end))
+                self._verdicts.add((group.label, end))
                 if key in self._fenced:
                     self.broken(f"{group.label} commits {end} though it was fenced")
         if state.floor < self._floors.get(key, 0):
