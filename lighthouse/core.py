@@ -212,6 +212,8 @@ def _drain_idle(state: RunState) -> RunState:
 
 def _end_if_hopeless(state: RunState, now: float) -> RunState:
     """Ends a run that nobody can go on with, or that has held for longer than its patience."""
+    if _is_hopeless(state) != (state.hopeless_since_s >= 0):
+        state = with_(state, hopeless_since_s=now if _is_hopeless(state) else -1.0)
     if _is_hopeless(state) and now >= _patience_until_s(state) and not _reports_due(state, now):
         known = f"step {state.newest.step}" + " or later" * any(gen.recalled for gen in state.gens)
         return _end(state, f"all live weights are gone (the run stood at {known}): restore is needed")
@@ -226,8 +228,9 @@ def _is_hopeless(state: RunState) -> bool:
 
 
 def _patience_until_s(state: RunState) -> float:
-    """Until when somebody with live weights, a joiner say, may still be on its way back to us."""
-    return state.hold_since_s + state.config.deadlines.last_weights_s
+    """Until when somebody with live weights, a joiner say, may still be on its way back to us. Not from the hold on:
+    as long as a member may live, nobody else is waited for."""
+    return state.hopeless_since_s + state.config.deadlines.last_weights_s
 
 
 def _reports_due(state: RunState, now: float) -> bool:

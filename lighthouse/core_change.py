@@ -150,8 +150,8 @@ def stand(state: RunState, number: int) -> Standing | None:
         reporters = [g for g in reporters if not g.leaving]
     on = sorted((g for g in reporters if g.report.version == newest), key=lambda g: natural_key(g.name))
     if newest == ROOT:
-        known = [g for g in on if is_member(state.current, g)] or [g for g in on if not g.heal] or on
-        first = known[0]  # not who heals, as long as others are here: they would heal from it then, in a circle
+        known = [g for g in on if not g.heal] or on  # else they would heal from who heals from them, in a circle
+        first = next((g for g in known if is_member(state.current, g)), known[0])
         on = [g for g in on if g.digest == first.digest]
     behind = [g for g in reporters if g.report.version != newest and _can_level(state, g, newest, on)]
     return Standing(version=newest, on=tuple(on), behind=tuple(behind))

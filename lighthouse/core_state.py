@@ -195,6 +195,7 @@ class RunState(Value, frozen=True):
     hold: Hold = Hold.NONE
     hold_since_s: float = 0.0
     hold_text: str = ""
+    hopeless_since_s: float = -1.0
     cold: str = ""
     deaths: tuple[SlotDeath, ...] = ()
     skipped: tuple[int, ...] = ()

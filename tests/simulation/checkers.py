@@ -7,7 +7,7 @@ entered. They share no code with the cores but the values.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +135,8 @@ class Watch(Notes):
         if not (spec.data_slots and size == left) and (size % each if spec.slots_per_group else size != each):
             self.broken(f"a step of {size} slots, {each} {'for each contributor' * bool(spec.slots_per_group)}")
 
-    def _shares(self, work: Work, deal: Sequence[Sequence[int]]) -> list[int]:
-        """How many slots each was dealt, were none set aside: of the even deal that `deal` is what is left of."""
+    def _shares(self, work: Work, deal: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """How many slots each was dealt, were none set aside: of all even deals that `deal` may be what is left of."""
         spec, said = self._world.spec, [list(slots) for slots in deal if slots]
         each = 0 if work.cursor + work.step_slots == spec.data_slots else spec.slots_per_group
         for count in range(1, len(deal) + 1) if work.set_aside else ():
@@ -144,29 +144,34 @@ class Watch(Notes):
             ends = [i * least + min(i, longer) for i in range(count + 1)]
             left = [[slot for slot in range(*share) if slot not in work.set_aside] for share in pairwise(ends)]
             if list(filter(None, left)) == said and each * count in (0, work.step_slots):
-                return [end - start for start, end in pairwise(ends)]
-        return [len(slots) for slots in deal]
+                yield [end - start for start, end in pairwise(ends)]
+        yield [len(slots) for slots in deal]
 
     def _dealt(self, work: Work, deal: Sequence[Sequence[int]]) -> None:
         """Where nobody was lost since the deal, it is even, over as many members as may contribute.
 
         Fewer than all allowed counts contribute only while members are there whose digests were not seen yet.
         """
-        if work.version.generation != work.generation:
-            return  # what was dealt before the generation began counts too
-        counts = self._shares(work, deal)
+        if work.version.generation == work.generation:  # what was dealt before the generation began counts too, else
+            wrong = [self._uneven(work, counts, len(deal)) for counts in self._shares(work, deal)]
+            if all(wrong):
+                self.broken(wrong[0])
+
+    def _uneven(self, work: Work, counts: Sequence[int], members: int) -> str:
+        """What is wrong with a deal of so many slots to each, empty if nothing is."""
         spec, size, dealt = self._world.spec, work.step_slots, [count for count in counts if count]
         if max(dealt) - min(dealt) > 1:
-            self.broken(f"a step of {size} slots is dealt as {list(counts)}")
+            return f"a step of {size} slots is dealt as {list(counts)}"
         at_end = spec.data_slots and work.cursor + size == spec.data_slots
         if spec.slots_per_group and not at_end and set(dealt) != {spec.slots_per_group}:
-            self.broken(f"a step is dealt as {list(counts)}, not {spec.slots_per_group} for each contributor")
-        if size < len(deal):
-            return  # a contributor may have been dealt nothing
+            return f"a step is dealt as {list(counts)}, not {spec.slots_per_group} for each contributor"
+        if size < members:
+            return ""  # a contributor may have been dealt nothing
         if spec.contributors_wanted and len(dealt) > spec.contributors_wanted:
-            self.broken(f"{len(dealt)} members contribute, {spec.contributors_wanted} are wanted")
+            return f"{len(dealt)} members contribute, {spec.contributors_wanted} are wanted"
         if spec.allowed_groups and len(dealt) not in spec.allowed_groups and len(dealt) > min(spec.allowed_groups):
-            self.broken(f"{len(dealt)} members contribute, {spec.allowed_groups} are allowed")
+            return f"{len(dealt)} members contribute, {spec.allowed_groups} are allowed"
+        return ""
 
     def applied(self, rank: Rank, entry: Entry, before: int, cursor: int, committed: bool) -> None:
         """Promises 1 and 2 at the moment when weights change."""

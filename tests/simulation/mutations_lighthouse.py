@@ -363,5 +363,8 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _record(
         "whoever has loaded is equal to nobody", "group.digest if group.donors_digest is None else", "group.digest or"
     ),
-    _change("who heals is healed from", " or [g for g in on if not g.heal] or on\n", " or on\n"),
+    _change("who heals is healed from", "[g for g in on if not g.heal] or on  #", "on  #"),
+    _core(
+        "nobody is waited for after the last death", "return state.hopeless_since_s +", "return state.hold_since_s +"
+    ),
 )

@@ -147,6 +147,24 @@ def test_a_run_does_not_end_while_weights_may_live() -> None:
     assert not any(isinstance(effect, EndRun) for effect in lead.effects)
 
 
+def test_a_joiner_that_was_lost_has_time_to_come_back_once_all_members_are_known_to_be_dead() -> None:
+    """However long the run has held for a member that might have lived."""
+    lead = Lead(groups_wanted=2)
+    lead.form("g1", "g2")
+    died(lead, "g1")
+    lead.hello("j1")
+    lead.pass_time(30.0, ("j1",))
+    lead.say("j1", report_of(asked(lead, "j1")))
+    lead.pass_time(30.0, ("j1",))
+    lead.hello("g2", took_over=True)
+    patience_s = lead.state.config.deadlines.last_weights_s
+    lead.pass_time(0.7 * patience_s, ("j1", "g2"))
+    assert lead.state.hold is Hold.COLD_START
+    assert not any(isinstance(effect, EndRun) for effect in lead.effects)
+    lead.pass_time(0.7 * patience_s, ("j1", "g2"))
+    assert any(isinstance(effect, EndRun) for effect in lead.effects)
+
+
 def test_min_groups_holds_the_run_and_counts_who_levels() -> None:
     lead = Lead(groups_wanted=3, min_groups=2)
     version = lead.form(*THREE)
