@@ -160,6 +160,8 @@ class Watch(Notes):
     def _uneven(self, work: Work, counts: Sequence[int], members: int) -> str:
         """What is wrong with a deal of so many slots to each, empty if nothing is."""
         spec, size, dealt = self._world.spec, work.step_slots, [count for count in counts if count]
+        if not dealt:
+            return "nobody is dealt a slot"
         if max(dealt) - min(dealt) > 1:
             return f"a step of {size} slots is dealt as {list(counts)}"
         at_end = spec.data_slots and work.cursor + size == spec.data_slots
