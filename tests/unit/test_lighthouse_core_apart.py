@@ -7,6 +7,7 @@ from lighthouse_script import FIRST, Script
 
 from lighthouse.core_apart import TRIES
 from lighthouse.core_record import APART_TRIES
+from lighthouse.core_state import change_group
 from lighthouse.core_values import Hold
 from lighthouse.deadlines import DEFAULTS
 from lighthouse.values import Base, Beat, Heal, HealFailed, Leave, Probe, Probed, Version
@@ -152,3 +153,25 @@ def test_entries_are_kept_for_who_is_apart_though_it_cannot_get_them_yet() -> No
 def test_one_alone_tries_nobody() -> None:
     script = stalled("g1")
     assert not script.sent("g1", Probe) and members(script) == ["g1"]
+
+
+def test_who_is_put_out_as_a_joiner_heals_anew() -> None:
+    """It had caught up, and did not get in with that."""
+    script = stalled("g1", "g2", "g3")
+    script.state = change_group(script.state, script.group("g2"), caught=True)
+    answers(script, g2="g1 g3")
+    assert script.group("g2").apart and not script.group("g2").caught
+    assert script.heal("g2")
+
+
+def test_what_was_not_reached_in_an_earlier_change_says_nothing() -> None:
+    script = stalled("g1", "g2", "g3")
+    number = script.sent("g1", Probe)[-1].number
+    script.state = change_group(script.state, script.group("g1"), tried=number - 1, unreached=("g2",))
+    for name in ("g2", "g3"):
+        script.says(name, Probed(number=number))
+    for _ in range(8):
+        script.passes(1.0)
+        for name in ("g1", "g2", "g3"):
+            script.says(name, Beat(version=AT_1))
+    assert not script.told("apart")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from lighthouse_script import FIRST, Script, nth
 
-from lighthouse.core_keep import MOST
+from lighthouse.core_keep import MOST, way_back
 from lighthouse.core_values import Hold
 from lighthouse.values import Beat, Died, Heal, HealFailed, Release, Report, Source, Stage, Version
 
@@ -162,3 +163,13 @@ def test_what_is_kept_is_bounded() -> None:
     staged = len(script.to("g0", Stage)) + len(script.to("g1", Stage))
     released = len(script.to("g0", Release)) + len(script.to("g1", Release))
     assert (staged, staged - released) == (MOST + 8, MOST)
+
+
+def test_the_way_back_is_one_incarnations_and_its_keepers() -> None:
+    script = left_behind()
+    script.commits(6, "g1", "g2", start=AT_5)
+    back(script)
+    group, donors = script.group("g3"), {"g1": script.group("g1")}
+    assert way_back(script.state, group, donors)
+    assert not way_back(script.state, msgspec.structs.replace(group, incarnation=group.incarnation + 1), donors)
+    assert not way_back(script.state, group, {"g2": script.group("g2")})
