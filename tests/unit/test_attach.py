@@ -295,3 +295,10 @@ def test_marks_are_held_back_until_a_message_or_a_moment_and_dropped_for_a_roll_
             await asyncio.to_thread(link.close)
 
     asyncio.run(story())
+
+
+def test_a_rank_starts_though_the_disk_takes_no_shelf(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "marks.0"
+    shelf = Shelf(make_shelf(path))
+    assert shelf.put(b"mark") and shelf.frames == b"mark"
+    assert left_on(path) == []
