@@ -161,6 +161,8 @@ class Rank:
             self._next_slot()
 
     def _next_slot(self) -> None:
+        if not self.alive:
+            return
         if not self.book.pending:
             self._reduce()
             return
@@ -185,6 +187,8 @@ class Rank:
         self.phase = Phase.WAITING
         if not work.farewell:
             self._mark(MarkKind.GRADIENTS)
+        if not self.alive:
+            return  # what it said made its agent end it
         lost = self._comms.lost(work.generation)
         if lost is not None:
             self._collective_lost(self._attempt, lost)
