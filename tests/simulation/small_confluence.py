@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 
 from simulation.small_explore import Explorer
 from simulation.small_host import Spec
@@ -23,7 +24,7 @@ class Confluence:
     def __init__(self, spec: Spec, rules: type[Moves] = Moves) -> None:
         self.explorer = Explorer(spec, reduce=False, rules=rules, watch=self._note)
         self.next: dict[int, dict[int, int]] = {}
-        self.first: dict[int, set[int]] = {}
+        self.first: dict[int, set[frozenset[int]]] = {}
         self.asked = 0
 
     def wrong(self) -> Counter[str]:
@@ -36,21 +37,21 @@ class Confluence:
         product = self.explorer.product
         keys, after = product.keys(rows).tolist(), product.keys(step.rows).tolist()
         for key, first in zip(keys, product.may_go_first(rows), strict=True):
-            self.next[key], self.first[key] = {}, set(first)
+            self.next[key], self.first[key] = {}, first
         for state, move, key in zip(step.state.tolist(), step.move.tolist(), after, strict=True):
             self.next[keys[state]][move] = key
 
     def _wrong_at(self, state: int) -> Iterator[str]:
         moves = self.next[state]
         for first in self.first[state]:
-            for other in moves.keys() - {first}:
+            for one, other in product(first, moves.keys() - first):
                 self.asked += 1
-                if moves[first] == moves[other]:
+                if moves[one] == moves[other]:
                     continue
-                if not self._commute(state, first, other):
-                    yield f"{self._told(first)} and {self._told(other)}"
-                elif first not in self.first[moves[other]] and self.next[moves[first]].get(other) != moves[other]:
-                    yield f"{self._told(first)} after {self._told(other)}"
+                if not self._commute(state, one, other):
+                    yield f"{self._told(one)} and {self._told(other)}"
+                elif first not in self.first[moves[other]] and self.next[moves[one]].get(other) != moves[other]:
+                    yield f"{self._told(one)} after {self._told(other)}"
 
     def _commute(self, state: int, one: int, other: int) -> bool:
         """Whether both orders lead to the same state, or one of them makes no difference beside the other."""

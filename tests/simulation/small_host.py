@@ -114,6 +114,8 @@ class Machine:
             getattr(self.threads[shard_rank], kind)(*more)
         self._run()
         self._put(ranks=tuple(_plain_rank(thread.now, self._least()) for thread in self.threads))
+        if self.host.agent is not None:
+            self._put(had=max(self.host.had, self.host.agent.incarnation))
         self._check()
         return self.host
 

@@ -85,7 +85,8 @@ class SiteView(NamedTuple):
     """What the rules ask of a site.
 
     host: its place in `Moves.hosts`; reach: number of what its deadlines see; past: of what `stale` does
-    down: a move that may go first, -1 for none; forsaken: the site after a lighthouse's crash
+    alone: its own moves may go first, if nothing of collectives and transfers can come between; forsaken: the site
+    after a lighthouse's crash
     conn: the newest stream that nothing has happened to, -2 for none; and for `small_soon`: greets: a hello may come
     yet; out: its ranks are gone; ends: there is a farewell or a report on a stream that something has happened to;
     still: it is in no step; incarnation: of the host
@@ -94,7 +95,7 @@ class SiteView(NamedTuple):
     host: int
     reach: int
     past: int
-    down: int
+    alone: int
     forsaken: int
     conn: int
     greets: int
@@ -176,7 +177,6 @@ class Moves:
         now: Site = world.sites.values[site]
         host = world.view(now.host)
         whole = tuple(s.conn for s in now.streams if not s.flags & BROKEN)
-        downs = [s for s in now.streams if s.down and self.may_hear(site, s)]
         hellos = {hello.incarnation for hello in hellos_of(world, site)}
         past = tuple(
             (
@@ -194,7 +194,7 @@ class Moves:
             host=self.hosts[world.hosts.values[now.host].index].of(now.host),
             reach=self.reaches.of((host.name, whole, out)),
             past=self.pasts.of((host.name, past) if past else ()),
-            down=self.moves.of(("down", downs[0].conn)) if downs else -1,
+            alone=self.may_hear(site),
             forsaken=forsaken(world, site),
             conn=max((s.conn for s in now.streams if not s.flags), default=-2),
             greets=not out or bool(hellos),
@@ -210,20 +210,53 @@ class Moves:
         said = [kind for s in site.streams for kind in kinds(self.world, (*s.up, *s.down))]
         return not (host.live or host.finished or FINISHED in said or Base in said)
 
-    def may_hear(self, site: int, stream: Stream) -> bool:
-        """Whether what is first on its way down may be heard before all else: by whom is in no collective, transfer or
-        opening; and it tells nobody who he is (others ask for that), takes away nothing that a promise is about, and
-        changes nothing that others load, fetch or open."""
-        sites, view = self.world.sites.values, self.world.view
-        before = view(sites[site].host)
-        if before.busy or any(rank.opening for rank in before.ranks):
+    def may_hear(self, site: int) -> bool:
+        """Whether what a site may hear is heard before all else, in any order, as far as its streams go: if nothing
+        else can come to it first, and nobody else sees a difference."""
+        world, now = self.world, self.world.sites.values[site]
+        streams = [s for s in now.streams if not s.flags & AGENT_GONE]
+        ended = LIGHTHOUSE_GONE | BROKEN
+        if not streams or not all(s.down or s.flags & ended == ended for s in streams):
             return False
-        after = view(sites[self.world.heard_down(site, stream).site].host)
-        if stream.flags & (AGENT_GONE | BROKEN) or before.incarnation != after.incarnation:
+        turns = [world.heard_down(site, s) for s in streams if s.down]
+        turns += [world.dropped(site, s) for s in streams if s.flags & BROKEN]
+        return all(self._is_private(now.host, world.sites.values[turn.site].host) for turn in turns)
+
+    def is_settled(self, operations: int, hosts: list[int]) -> list[int]:
+        """Whether all is there that collectives and transfers can bring each host, and nobody else sees a difference
+        when it comes: a host that is in none, or in collectives whose end is known to be one of those that may come."""
+        views = [self.world.view(host) for host in hosts]
+        launched = {key: places for key, _, places in self.world.operations.values[operations]}
+        shared, found = self.shared(operations, hosts), []
+        for index, host in enumerate(hosts):
+            events = [self.host_events.values[move.event] for move in shared if move.index == index]
+            good = all(self._is_known(views, views[index], launched, shard) for shard in range(len(views[index].ranks)))
+            good = good and all(self._is_private(host, self.world.after(host, event)) for event in events)
+            found.append(int(good))
+        return found
+
+    def _is_known(self, views: list[HostView], host: HostView, launched: dict[Any, Any], shard: int) -> bool:
+        rank = host.ranks[shard]
+        if rank.opening or rank.rank.load is not None or rank.rank.fetch is not None:
             return False
+        if rank.waiting is None:
+            return True
+        number, members = rank.waiting[0], host.members.get(rank.waiting[0], ())
+        lost = [is_lost(views, member, number) for member in members]
+        there = [place[int(rank.entered)] != -1 for place in launched.get((*rank.waiting, shard), ((-1, -1),) * len(lost))]
+        own = [name == host.name for name, _ in members]
+        gone = any(not here and (lost or own) for here, lost, own in zip(there, lost, own, strict=True))
+        return any(lost) and (gone or all(there))
+
+    def _is_private(self, this: int, other: int) -> bool:
+        """Whether nobody else can see that a host has become another: it tells nobody who it is (others ask for that),
+        takes away nothing that a promise is about, and changes nothing that others load, fetch or open."""
+        before, after = self.world.view(this), self.world.view(other)
+        was = after.incarnation in (before.incarnation, *(() if before.incarnation else (after.had,)))
         stays = before.generation == 0 or after.generation >= before.generation
-        joins = all(old.numbers <= new.numbers for old, new in zip(before.ranks, after.ranks, strict=False))
-        return stays and joins and _public(before) == _public(after)
+        left = [old.numbers - new.numbers for old, new in zip(before.ranks, after.ranks, strict=False)]
+        joins = all(numbers <= {before.generation} for numbers in left)  # that one was opened everywhere
+        return was and stays and joins and _public(before) == _public(after)
 
     def stale(self, waits: int, past: int) -> list[int]:
         """Moves that take the end of a stream that the lighthouse has replaced, or a word of an incarnation that it

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulation.small_values import Members
-from simulation.small_view import HostView
+from simulation.small_view import HostView, is_lost
 
 Places = tuple[tuple[int, int], ...]
 """By place: (number of what was launched, number of the record), -1 for nothing."""
@@ -38,7 +38,7 @@ def settled(operations: Operations, views: list[HostView]) -> Operations:
     for (generation, step, shard), members, places in operations:
         at_it = [v.ranks[shard] for v in views if shard < len(v.ranks)]
         at_it = [rank for rank in at_it if rank.waiting == (generation, step)]
-        lost = [_cannot_come(views, member, generation) for member in members]
+        lost = [is_lost(views, member, generation) for member in members]
         if any(sums == -1 and gone for (sums, _), gone in zip(places, lost, strict=True)):
             continue  # it will never be reduced
         if not at_it and all(sums != -1 for sums, _ in places):
@@ -49,11 +49,3 @@ def settled(operations: Operations, views: list[HostView]) -> Operations:
             places = tuple((0, said) for _, said in places)
         kept.append(((generation, step, shard), members, places))
     return tuple(kept)
-
-
-def _cannot_come(views: list[HostView], member: tuple[str, int], generation: int) -> bool:
-    """Whether a member will launch nothing more in that generation, ever."""
-    name, incarnation = member
-    view = next(view for view in views if view.name == name)
-    beyond = view.floor > generation or view.generation > generation
-    return not view.alive or beyond or view.incarnation > incarnation

@@ -56,6 +56,7 @@ class Product:
         self._order = Table(1, self._of_order)
         self._shared = Table(5, lambda key: moves.shared(*self._scene_parts(key)))
         self._settled = Table(1, lambda key: [(world.settled(*self._scene_parts(key)),)])
+        self._quiet = Table(groups, lambda key: [tuple(moves.is_settled(*self._scene_parts(key)))])
         self._launch = Table(2, lambda key: [world.launched(*unpacked(key, _OPERATIONS, _SITE))])
         self._waits = Table(3 + 2 * groups, self._of_leader)
         self._stale = Table(1, lambda key: [(moves.stale(*unpacked(key, _LEADER, _SITE)) or [-1])[:1]])
@@ -148,28 +149,35 @@ class Product:
 
     # ---- which moves there are -------------------------------------------------------------------------------------
 
-    def may_go_first(self, rows: Rows) -> list[list[int]]:
-        """For each state, all moves that may go first there."""
+    def may_go_first(self, rows: Rows) -> list[set[frozenset[int]]]:
+        """For each state, all sets of moves that may go first there."""
         sites, waits = self._view(rows), self._waits.row(packed((rows[:, LEADER], 32)))
-        found: list[list[int]] = [[] for _ in rows]
+        found: list[set[frozenset[int]]] = [set() for _ in rows]
         heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
         for moves in self._may_go_first(rows, sites, waits, heard):
             for state in np.flatnonzero(moves >= 0).tolist():
-                found[state].append(int(moves[state]))
+                found[state].add(frozenset((int(moves[state]),)))
         number = self._waits.columns[0][waits].tolist()
-        for site in sites:  # of these only the first of a site was among them
-            for state, past in enumerate(site.past.tolist()):
-                found[state] += self.moves.stale(number[state], past)
+        for i, site in enumerate(sites):
+            for state, past in enumerate(site.past.tolist()):  # of these only the first of a site was among them
+                found[state] |= {frozenset((move,)) for move in self.moves.stale(number[state], past)}
+        shared = self._found(rows, self._shared, self._scene(rows, sites), -1)
+        for i, may in enumerate(self._may_hear(rows, sites)):
+            local = self._found(rows, self._local, packed((rows[:, SITES + i], 32)), i)
+            here = (local, shared.where(self._shared.columns[3][shared.row] == i))
+            for state in np.flatnonzero(may).tolist():
+                own = [f.move[(f.state == state) & (f.kind == ORDINARY)].tolist() for f in here]
+                found[state].add(frozenset(sum(own, [])))
         for ups in heard:
             good = self._may_be_heard(rows, sites, waits, ups)
             for state, move in zip(ups.state[good].tolist(), ups.move[good].tolist(), strict=True):
-                found[state].append(move)
+                found[state].add(frozenset((move,)))
         return found
 
     def expand(self, rows: Rows) -> tuple[Step, NDArray[np.bool_]]:
         """Every move of these states, and in which of them nothing happens any more but faults."""
         sites, waits = self._view(rows), self._waits.row(packed((rows[:, LEADER], 32)))
-        scene = packed((rows[:, OPERATIONS], _OPERATIONS), *((site.host, _HOST) for site in sites))
+        scene = self._scene(rows, sites)
         local = [self._found(rows, self._local, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
         heard = [self._found(rows, self._heard, packed((rows[:, SITES + i], 32)), i) for i in range(self.groups)]
         shared = self._found(rows, self._shared, scene, -1)
@@ -207,21 +215,25 @@ class Product:
     ) -> tuple[list[Any], NDArray[np.bool_], NDArray[np.bool_]]:
         """Which candidates are tried: all, or where one may go first only that; where there is none;
         and where the lighthouse may crash."""
-        only = np.full(len(rows), -1)
+        only, alone = np.full(len(rows), -1), np.full(len(rows), -1)
         for move in self._may_go_first(rows, sites, waits, heard) if self.reduce else ():
             only = np.where(only < 0, move, only)
+        for i, may in enumerate(self._may_hear(rows, sites) if self.reduce else ()):
+            alone = np.where((alone < 0) & (only < 0) & may, i, alone)
+        free = (only < 0) & (alone < 0)
         ordinary = np.zeros(len(rows), np.int64)
         for found in kinds:
             ordinary += np.bincount(found.state[found.kind == ORDINARY], minlength=len(rows))
         kept, left = [], np.zeros(len(rows), np.int64)
-        for found in kinds:
-            one, state = only[found.state], found.state
-            good = (one < 0) | (found.move == one)
+        for place, found in enumerate(kinds):
+            state = found.state
+            site = self._shared.columns[3][found.row] if place == 2 * self.groups else place
+            good = free[state] | (found.move == only[state]) | (site == alone[state])
             good &= (found.kind == ORDINARY) | ((found.kind == LAST) & (ordinary[state] == 0))
             left += np.bincount(state[good], minlength=len(rows))
             faults = (found.kind == FAULT) & (rows[state, LEFT] % _RESTART > 0)
-            kept.append(good | (faults & (one < 0)))
-        return kept, left == 0, (rows[:, LEFT] >= _RESTART) & (only < 0)
+            kept.append(good | (faults & free[state]))
+        return kept, left == 0, (rows[:, LEFT] >= _RESTART) & free
 
     def _may_go_first(self, rows: Rows, sites: list[SiteView], waits: Ints, heard: list[Candidates]) -> list[Ints]:
         """Moves before which nothing else need be tried, -1 where there is none; see the page of `small`."""
@@ -232,13 +244,20 @@ class Product:
             keys = packed((number[some], _LEADER), (site.past[some], _SITE))
             stale[some] = self._stale.columns[0][self._stale.row(keys)]
             found.append(stale)
-        for site in sites:
-            found.append(np.where(rows[:, LEFT] == 0, site.down, -1))
         for ups in heard:
             good, one = self._may_be_heard(rows, sites, waits, ups), np.full(len(rows), -1)
             one[ups.state[good]] = ups.move[good]
             found.append(one)
         return found
+
+    def _scene(self, rows: Rows, sites: list[SiteView]) -> Keys:
+        return packed((rows[:, OPERATIONS], _OPERATIONS), *((site.host, _HOST) for site in sites))
+
+    def _may_hear(self, rows: Rows, sites: list[SiteView]) -> list[NDArray[np.bool_]]:
+        """Where all moves of a site may go first, alone."""
+        quiet = self._quiet.row(self._scene(rows, sites))
+        left = rows[:, LEFT] == 0
+        return [left & (site.alone == 1) & (self._quiet.columns[i][quiet] == 1) for i, site in enumerate(sites)]
 
     def _may_be_heard(self, rows: Rows, sites: list[SiteView], waits: Ints, heard: Candidates) -> NDArray[np.bool_]:
         """Which of these the lighthouse may hear before all else: see `small_soon`."""

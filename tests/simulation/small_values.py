@@ -87,7 +87,7 @@ class Host(Value, frozen=True):
     """A machine with one group. agent: None once it has exited with `code`, or if the machine is gone for good.
 
     born: how often the agent was started; made: how many streams it opened; conn: the present one, 0 for none
-    returns: what is lost comes back
+    returns: what is lost comes back; had: the newest incarnation that it was
     """
 
     name: str
@@ -96,6 +96,7 @@ class Host(Value, frozen=True):
     born: int = 0
     made: int = 0
     conn: int = 0
+    had: int = 0
     agent: AgentState | None = None
     code: int | None = None
     ranks: tuple[Rank, ...] = ()

@@ -22,8 +22,8 @@ class RankView(NamedTuple):
 
 
 class HostView(NamedTuple):
-    """born: how often its ranks or agent were started; members: of the generations it knows, by number;
-    stands: (version, weights) of all that it holds."""
+    """born: how often its ranks or agent were started; had: the newest incarnation that it was; members: of the
+    generations it knows, by number; stands: (version, weights) of all that it holds."""
 
     name: str
     born: int
@@ -31,6 +31,7 @@ class HostView(NamedTuple):
     code: int | None
     conn: int
     incarnation: int
+    had: int
     floor: int
     generation: int
     start: Version
@@ -55,6 +56,7 @@ def view(host: Host) -> HostView:
             host.code,
             0,
             -1,
+            host.had,
             0,
             0,
             Version(0, 0),
@@ -87,6 +89,7 @@ def view(host: Host) -> HostView:
         code=None,
         conn=host.conn,
         incarnation=agent.incarnation,
+        had=host.had,
         floor=agent.floor,
         generation=seat.generation,
         start=seat.start.version,
@@ -114,7 +117,8 @@ def is_lost(views: list[HostView], member: tuple[str, int], number: int) -> bool
     name, incarnation = member
     for host in views:
         if host.name == name:
-            return not host.alive or host.incarnation != incarnation or host.floor > number or host.generation > number
+            was = host.incarnation != incarnation <= host.had  # who has not heard its incarnation yet will be it
+            return not host.alive or was or host.floor > number or host.generation > number
     return True
 
 

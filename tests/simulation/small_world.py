@@ -131,6 +131,10 @@ class World:
             self.wrongs.of(wrong),
         )
 
+    def after(self, host: int, event: tuple[Any, ...]) -> int:
+        """The number of the host after `event`."""
+        return self._host_turn(host, event)[0]
+
     def _host_turn(self, host: int, event: tuple[Any, ...]) -> tuple[int, tuple[Any, ...], tuple[str, ...]]:
         key = (host, event)
         known = self._host_turns.get(key)
