@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lighthouse.core_state import RunState, in_grace
+from lighthouse.core_state import RunState, in_grace, is_over
 from lighthouse.values import (
     Beat,
     Committed,
@@ -82,11 +82,12 @@ def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, n
         known = tuple(group.name for group in state.groups.values() if group.report.abandoned >= change.number)
         if key[2] in known:
             return Soon(NEVER)
-        return Soon(HARMLESS, everybody, everybody, known, there, (), everybody)
+        return Soon(HARMLESS, (), everybody, known, there)
     routine = isinstance(message, Report | Committed)
-    if silent and routine and (change is not None or not len(state.odd)):
+    last = is_over(after, after.newest, False)
+    if silent and routine and (change is not None or not len(state.odd) or not last):
         calm = not grace and isinstance(message, Committed)
-        return Soon(CALM if calm else HARMLESS, everybody, kin=everybody, there=there)
+        return Soon(CALM if calm else HARMLESS, everybody if change is not None else (), there=there)
     return Soon(NEVER)
 
 
