@@ -29,7 +29,8 @@ class Group(Value, frozen=True):
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
     donors: of that heal: their incarnations (0: not known) by name, in the order of their stripes
     donors_digest: of what they had at the root when it was told; None: an earlier lighthouse told it
-    held: the change in whose hold it began, 0 none; behind: how often in a row it fell behind the donors' logs
+    held: it was told of that heal in a hold; first: the lowest number of a generation that it can enter from it
+    behind: how often in a row it fell behind the donors' logs
     tried, unreached: the last change for which it has tried its peers, and those that it did not reach
     apart: other members and it do not reach each other, so it is in no generation until it has caught up as a joiner
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
@@ -58,7 +59,8 @@ class Group(Value, frozen=True):
     heal: int = 0
     donors: dict[str, int] = {}
     donors_digest: int | None = None
-    held: int = 0
+    held: bool = False
+    first: int = 0
     heal_failures: int = 0
     behind: int = 0
     retry_s: float = 0.0

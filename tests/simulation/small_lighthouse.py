@@ -203,7 +203,8 @@ def _plain_group(state: RunState, group: Group, over: bool) -> Group:
     return msgspec.structs.replace(
         group,
         report=_plain_report(state, group.report),
-        held=group.held if state.change is not None and state.change.number == group.held else 0,
+        held=group.held and state.change is not None and state.change.number == group.first,
+        first=group.first if group.heal else 0,
         progress=group.progress and _plain_progress(group.progress),
         opened=group.opened if state.plan is not None and state.plan.number == group.opened else 0,
         retry_s=group.retry_s if group.retry_s > NOW else 0.0,
