@@ -175,7 +175,8 @@ def missing(world: World, since_s: float) -> list[str]:
     if current is None or state.change is not None or state.plan is not None:
         return [f"no settled generation (hold: {state.hold.value} {state.hold_text}, plan {state.plan})"]
     lacks = []
-    here = [g for g in world.groups.values() if g.agent is not None and g.exit_code is None and not g.drained]
+    # A wish to leave dies with the agent that was told, and counts for nothing where none was running.
+    here = [g for g in world.groups.values() if g.agent is not None and g.agent.drain_since is None]
     names = {m.name for m in current.roster}
     now = world.engine.now
     lately = {
