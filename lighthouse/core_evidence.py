@@ -66,7 +66,7 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
         if not is_member(gen, group):
             continue
         if report.abandoned > gen.number:
-            state = replace_gen(state, left_by(gen, report.version))
+            state = replace_gen(state, left_by(gen, group.name, report.version))
         overtaken = report.abandoned > max(gen.number, state.change.number if state.change else 0)
         failed = report.failed and report.generation == gen.number >= report.abandoned
         # It saw the old generation fail where others saw the switch: it will never enter the new one.
@@ -135,7 +135,7 @@ def forget(state: RunState, group: Group, dead: bool, reason: str, last: Version
     state = release(state, group)
     for gen in state.gens:
         if is_member(gen, group):
-            state = gone(state, left_by(gen, last) if last is not None else gen, group.name, dead, reason)
+            state = gone(state, left_by(gen, group.name, last) if last is not None else gen, group.name, dead, reason)
     return drop_group(state, group.name)
 
 

@@ -91,7 +91,7 @@ class Gen(Value, frozen=True):
     """A generation that may be at work: the last one with a base, or one prepared since.
 
     left: somebody of it has abandoned it for good, standing at step `left_at`: no member goes above the next one in it
-    gone: names of members known to be dead, not merely lost
+    gone: names of members known to be dead, not merely lost; or to have abandoned it and to have no weights since
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
@@ -332,12 +332,12 @@ def takes_part(state: RunState, group: Group) -> bool:
 
 
 def all_dead(state: RunState) -> bool:
-    """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
+    """Whether nobody of any generation that may be at work can go on in it, or has what it made: `Gen.gone`."""
     return bool(state.gens) and all(dead(gen) for gen in state.gens)
 
 
 def dead(gen: Gen) -> bool:
-    """Whether every member of `gen` is known to be dead."""
+    """Whether every member of `gen` is dead, or as good as dead to it: `Gen.gone`."""
     return gen.gone.issuperset(gen.members)
 
 
@@ -346,10 +346,11 @@ def is_bounded(gen: Gen, step: int) -> bool:
     return dead(gen) or (gen.left and gen.left_at <= step)
 
 
-def left_by(gen: Gen, version: Version) -> Gen:
-    """`gen` once somebody has abandoned it standing on `version`; below zero it stood nowhere, which bounds nothing."""
+def left_by(gen: Gen, name: str, version: Version) -> Gen:
+    """`gen` once `name` has abandoned it standing on `version`. Below zero it stands nowhere, since it loads: how far it
+    had come bounds nothing then, but it will neither go on in `gen` nor has it what was made there."""
     if version.step < 0:
-        return gen
+        return msgspec.structs.replace(gen, gone=gen.gone | {name})
     return msgspec.structs.replace(gen, left=True, left_at=min(gen.left_at, version.step))
 
 

@@ -250,6 +250,11 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _heal("contributors give first", "d.name not in spares", "d.name in spares"),
     _heal("all donors hold the same stripes", "place=place, now=now,", "place=0, now=now,"),
+    _state(
+        "who loads is waited for to say how far it had come",
+        "return msgspec.structs.replace(gen, gone=gen.gone | {name})",
+        "return gen",
+    ),
     _heal("a hold waits for a roll call", "not _is_staged(state, group, state.change):", "False:"),
     _evidence("who has entered since is still in its heal", "    if _has_left_heal(group, report):", "    if False:"),
     _evidence("what it said before it heard of a heal ends it", " and report.abandoned > group.first", ""),
