@@ -347,8 +347,8 @@ def is_bounded(gen: Gen, step: int) -> bool:
 
 
 def left_by(gen: Gen, name: str, version: Version) -> Gen:
-    """`gen` once `name` has abandoned it standing on `version`. Below zero it stands nowhere, since it loads: how far it
-    had come bounds nothing then, but it will neither go on in `gen` nor has it what was made there."""
+    """`gen` once `name` has abandoned it standing on `version`. Below zero it stands nowhere, since it loads: how far
+    it had come bounds nothing then, but it will neither go on in `gen` nor has it what was made there."""
     if version.step < 0:
         return msgspec.structs.replace(gen, gone=gen.gone | {name})
     return msgspec.structs.replace(gen, left=True, left_at=min(gen.left_at, version.step))
