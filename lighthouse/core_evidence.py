@@ -57,13 +57,16 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
     if report.abandoned < group.report.abandoned:
         return state
     stands = report.version.step >= 0
-    told = {"caught": group.caught and stands, "loading": group.loading and stands}
-    state = change_group(state, group, report=report, version=report.version, **told)
+    told = {"report": report, "version": report.version, "loading": group.loading and stands}
+    if _has_left_heal(group, report):
+        state = release(state, group, caught=False, **told)
+    else:
+        state = change_group(state, group, caught=group.caught and stands, **told)
     for gen in state.gens:
         if not is_member(gen, group):
             continue
         if report.abandoned > gen.number:
-            state = replace_gen(state, left_by(gen, report.version))
+            state = replace_gen(state, left_by(gen, group.name, report.version))
         overtaken = report.abandoned > max(gen.number, state.change.number if state.change else 0)
         failed = report.failed and report.generation == gen.number >= report.abandoned
         # It saw the old generation fail where others saw the switch: it will never enter the new one.
@@ -75,6 +78,14 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
     if current and report.generation == current.number and report.promoted not in ((), current.grown):
         state = replace_gen(state, with_roles(current, report.promoted))
     return state
+
+
+def _has_left_heal(group: Group, report: Report) -> bool:
+    """Whether the joiner is out of that heal: a base or a switch ended it, whatever came of that.
+
+    It names the heal from when it has heard of it. What abandons more than all that came before, it says after that.
+    """
+    return group.heal != 0 and report.heal != group.heal and report.abandoned > group.first
 
 
 def learn_start(state: RunState, start: Start) -> RunState:
@@ -124,7 +135,7 @@ def forget(state: RunState, group: Group, dead: bool, reason: str, last: Version
     state = release(state, group)
     for gen in state.gens:
         if is_member(gen, group):
-            state = gone(state, left_by(gen, last) if last is not None else gen, group.name, dead, reason)
+            state = gone(state, left_by(gen, group.name, last) if last is not None else gen, group.name, dead, reason)
     return drop_group(state, group.name)
 
 

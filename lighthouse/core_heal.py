@@ -105,7 +105,7 @@ def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> Run
             state = release(state, group, caught=False)  # it is too late: nothing leads on from what it has loaded
             continue
         gone = _gone(group, there)
-        if state.change is not None and group.held != state.change.number and _is_over(state, group, state.change):
+        if state.change is not None and not _is_staged(state, group, state.change):
             state = release(state, group, caught=False)
         elif gone and not takes_part(state, group) and not _suffice(group, gone):
             names = ", ".join(sorted(gone, key=natural_key))
@@ -114,14 +114,10 @@ def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> Run
     return state
 
 
-def _is_over(state: RunState, group: Group, change: Change) -> bool:
-    """Whether a heal from before `change` is over: its joiner has entered since, and told so; or nobody has staged.
-
-    In a hold there is no roll call to stage by. What was told since the change began was told after the heal came.
-    """
-    left = group.report.abandoned >= change.number and group.report.heal != group.heal
-    by_entries = any(keeping.heal == group.heal for keeping in state.kept)
-    return left or not (by_entries or group.moving)
+def _is_staged(state: RunState, group: Group, change: Change) -> bool:
+    """Whether donors stage, have staged or need not: in a hold there is no roll call to stage by."""
+    at_once = group.held and group.first == change.number
+    return at_once or group.moving or any(keeping.heal == group.heal for keeping in state.kept)
 
 
 def _gone(group: Group, there: dict[str, set[int]]) -> set[str]:
@@ -148,13 +144,15 @@ def _start(state: RunState, group: Group, donors: dict[str, Group], base: Versio
     """Has `group` follow entries that were kept for it, or else heal from those who have the fewest joiners, spares
     before contributors. base: where the donors stand in a hold."""
     known = way_back(state, group, donors)
-    held = state.change.number if state.change is not None else 0
+    held = state.change is not None
+    first = state.last_number if held else state.last_number + 1
+    fresh = {"held": held, "first": first, "progress": None, "caught": False}
     if known is not None:
         keeping, source = known
         keeper = Source(name=source.name, weights=source.weights)
         state = send(state, group, Heal(heal=keeping.heal, sources=(keeper,), entries=True))
         named = {source.name: source.incarnation}
-        state = change_group(state, group, heal=keeping.heal, donors=named, held=held, progress=None, caught=False)
+        state = change_group(state, group, heal=keeping.heal, donors=named, **fresh)
         return tell(state, "heal", "by entries", group.name, donors=source.name)
     busy = Counter(name for g in state.groups.values() for name in g.donors)
     spares = {m.name for m in state.current.roster if m.role is Role.SPARE} if state.current else set[str]()
@@ -171,7 +169,7 @@ def _start(state: RunState, group: Group, donors: dict[str, Group], base: Versio
     named = {donor.name: donor.incarnation for donor in chosen}
     # What it begins to write over is not what it said hello with: until it has caught up, equal to nobody's.
     anew = {"loading": True, "digest": -heal, "donors_digest": chosen[0].digest}
-    state = change_group(state, group, heal=heal, donors=named, held=held, progress=None, caught=False, **anew)
+    state = change_group(state, group, heal=heal, donors=named, **fresh, **anew)
     return tell(state, "heal", "", group.name, donors=" ".join(named))
 
 

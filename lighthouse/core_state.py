@@ -29,7 +29,8 @@ class Group(Value, frozen=True):
     leaving: it drained and is in no generation any more; heal: the heal it is in, 0 none; retry_s: not healed before
     donors: of that heal: their incarnations (0: not known) by name, in the order of their stripes
     donors_digest: of what they had at the root when it was told; None: an earlier lighthouse told it
-    held: the change in whose hold it began, 0 none; behind: how often in a row it fell behind the donors' logs
+    held: it was told of that heal in a hold; first: the lowest number of a generation that it can enter from it
+    behind: how often in a row it fell behind the donors' logs
     tried, unreached: the last change for which it has tried its peers, and those that it did not reach
     apart: other members and it do not reach each other, so it is in no generation until it has caught up as a joiner
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
@@ -58,7 +59,8 @@ class Group(Value, frozen=True):
     heal: int = 0
     donors: dict[str, int] = {}
     donors_digest: int | None = None
-    held: int = 0
+    held: bool = False
+    first: int = 0
     heal_failures: int = 0
     behind: int = 0
     retry_s: float = 0.0
@@ -89,7 +91,7 @@ class Gen(Value, frozen=True):
     """A generation that may be at work: the last one with a base, or one prepared since.
 
     left: somebody of it has abandoned it for good, standing at step `left_at`: no member goes above the next one in it
-    gone: names of members known to be dead, not merely lost
+    gone: names of members known to be dead, not merely lost; or to have abandoned it and to have no weights since
     members: incarnations by name; told: the roster with the roles that its members were told first
     committed: a step of it was reported, so its roles are settled
     recalled: read from the store: how far it got before is not known
@@ -330,12 +332,12 @@ def takes_part(state: RunState, group: Group) -> bool:
 
 
 def all_dead(state: RunState) -> bool:
-    """Whether everybody of every generation that may be at work is known to be dead, by an agent on its own host."""
+    """Whether nobody of any generation that may be at work can go on in it, or has what it made: `Gen.gone`."""
     return bool(state.gens) and all(dead(gen) for gen in state.gens)
 
 
 def dead(gen: Gen) -> bool:
-    """Whether every member of `gen` is known to be dead."""
+    """Whether every member of `gen` is dead, or as good as dead to it: `Gen.gone`."""
     return gen.gone.issuperset(gen.members)
 
 
@@ -344,10 +346,11 @@ def is_bounded(gen: Gen, step: int) -> bool:
     return dead(gen) or (gen.left and gen.left_at <= step)
 
 
-def left_by(gen: Gen, version: Version) -> Gen:
-    """`gen` once somebody has abandoned it standing on `version`; below zero it stood nowhere, which bounds nothing."""
+def left_by(gen: Gen, name: str, version: Version) -> Gen:
+    """`gen` once `name` has abandoned it standing on `version`. Below zero it stands nowhere, since it loads: how far
+    it had come bounds nothing then, but it will neither go on in `gen` nor has it what was made there."""
     if version.step < 0:
-        return gen
+        return msgspec.structs.replace(gen, gone=gen.gone | {name})
     return msgspec.structs.replace(gen, left=True, left_at=min(gen.left_at, version.step))
 
 

@@ -19,6 +19,7 @@ from random import Random
 import msgspec
 
 from lighthouse.batch import contributors_of
+from lighthouse.core import hold
 from lighthouse.core_cold import HOLDS
 from lighthouse.core_values import Hold
 from lighthouse.values import ROOT, Role
@@ -37,6 +38,8 @@ leases (2 s), a start (1 s), heals with back-off after earlier failures, opening
 FINISH_S = 30.0
 """A run that is asked to stop has finished, and everybody has left with success, within so many virtual seconds."""
 
+GONE = (0, 2, 3)
+"""Exit codes of agents that nobody starts again: left with success, wrongly configured, fenced."""
 
 KEPT = 3
 """Entries in the log of a rank that serves nobody: that of the last step, and of one or two in hand."""
@@ -131,13 +134,15 @@ def hopeless(world: World) -> bool:
     """Whether the run rightly waits for an operator: only a cold start can go on.
 
     That is so after the store was lost; where nobody of a generation that may be at work is there any more; and where
-    no live group has weights of the history. Too few groups that are up are no defect either.
+    no live group has weights of the history. Too few groups that are up, or will be, are no defect either: a run that
+    all have left before it began has nothing to recover.
     """
     state = world.beacons[-1].state if world.beacons else None
     if state is None:
         return False
-    here = sum(g.agent is not None for g in world.groups.values())
-    if state.hold is Hold.TOO_FEW and here < world.spec.min_groups:
+    here = sum(g.agent is not None or g.exit_code not in GONE for g in world.groups.values())
+    waits_for = hold(state, world.beacons[-1].clock())
+    if waits_for in (Hold.TOO_FEW, Hold.FORMING) and here < world.spec.min_groups:
         return True
     if state.hold not in (Hold.COLD_START, Hold.FENCE):
         return False
@@ -170,7 +175,8 @@ def missing(world: World, since_s: float) -> list[str]:
     if current is None or state.change is not None or state.plan is not None:
         return [f"no settled generation (hold: {state.hold.value} {state.hold_text}, plan {state.plan})"]
     lacks = []
-    here = [g for g in world.groups.values() if g.agent is not None and g.exit_code is None and not g.drained]
+    # A wish to leave dies with the agent that was told, and counts for nothing where none was running.
+    here = [g for g in world.groups.values() if g.agent is not None and g.agent.drain_since is None]
     names = {m.name for m in current.roster}
     now = world.engine.now
     lately = {

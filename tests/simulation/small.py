@@ -133,6 +133,7 @@ CONFLUENCE = (
     Spec(name="three", steps=1, faults=2, kinds=("crash",), returns=False),
     Spec(name="three-restart", steps=1, restarts=1, kinds=()),
     Spec(name="crash-restart-back", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), hasty=False),
+    Spec(name="join", groups=2, faults=1, kinds=("crash",)),
 )
 """Explored without reductions, all pairs of moves asked whether they may change places."""
 

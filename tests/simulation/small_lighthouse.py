@@ -202,8 +202,9 @@ def _plain_group(state: RunState, group: Group, over: bool) -> Group:
         return Group(**who, heard_s=NOW, rendezvous=(), weights=(), digest=0, report=report, version=ROOT)
     return msgspec.structs.replace(
         group,
-        report=_plain_report(state, group.report),
-        held=group.held if state.change is not None and state.change.number == group.held else 0,
+        report=_plain_report(state, group),
+        held=group.held and state.change is not None and state.change.number == group.first,
+        first=group.first if group.heal else 0,
         progress=group.progress and _plain_progress(group.progress),
         opened=group.opened if state.plan is not None and state.plan.number == group.opened else 0,
         retry_s=group.retry_s if group.retry_s > NOW else 0.0,
@@ -211,10 +212,10 @@ def _plain_group(state: RunState, group: Group, over: bool) -> Group:
     )
 
 
-def _plain_report(state: RunState, report: Report) -> Report:
+def _plain_report(state: RunState, group: Group) -> Report:
     """What a group stands for, if it has reported for the change; else it reports again before anybody asks for more
-    than for where it stood."""
-    change = state.change
+    than for where it stood, and whether it has heard of its heal."""
+    change, report = state.change, group.report
     if change is None or report.abandoned < change.number:
         return Report(
             abandoned=0,
@@ -222,6 +223,7 @@ def _plain_report(state: RunState, report: Report) -> Report:
             cursor=0,
             generation=report.generation,
             stagings=report.stagings,
+            heal=report.heal if report.heal == group.heal else 0,
         )
     return msgspec.structs.replace(report, abandoned=change.number, failed=False, starts=(), reason="")
 

@@ -21,8 +21,9 @@ QUIET = Spec(groups=3, slots=6, slot_s=0.05, unkind=False, drift=0.0, marks=Fals
 FOUND = (
     *(1330, 1729, 2256, 2550, 3075, 4106, 5058, 5108, 6379, 7448, 8184),
     *(1347, 1634, 3901, 7219, 7273, 8382, 10262, 11373, 12560, 12637, 12893, 15260, 16897, 17929, 18356, 19199),
+    *(22180, 23856, 26330, 34354, 35743),
 )
-"""Seeds of the first 20,000 that showed what was wrong once."""
+"""Seeds that showed what was wrong once."""
 
 
 @pytest.mark.slow
@@ -70,6 +71,28 @@ def test_a_run_that_everybody_has_left_with_success_lacks_nothing() -> None:
     recover(world)
     finish(world)
     assert world.watch.ended is None and {code for _, code, _ in world.watch.exits} == {0}
+
+
+def test_a_run_that_everybody_has_left_before_it_began_lacks_nothing() -> None:
+    world = World(1, msgspec.structs.replace(QUIET, groups=2))
+    world.run(0.5)
+    for group in world.groups.values():
+        group.drain()
+    recover(world)
+    finish(world)
+    assert [code for _, code, _ in world.watch.exits] == [0, 0] and world.watch.ended is None
+
+
+def test_who_was_told_to_leave_while_no_agent_was_running_does_not_leave() -> None:
+    world = World(1, msgspec.structs.replace(QUIET, groups=2))
+    world.run(0.4)
+    for group in world.groups.values():
+        group.kill_agent()
+        group.drain()
+        group.start()
+    recover(world)
+    finish(world)
+    assert world.watch.ended is not None and world.watch.told_kinds["formed"]
 
 
 def test_weights_beside_the_history_are_none_that_a_run_could_go_on_from() -> None:

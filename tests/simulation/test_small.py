@@ -10,7 +10,7 @@ import pytest
 
 from lighthouse.core import record
 from lighthouse.core_values import BaseRecord, Said, SaidHello, Started, StoreRecord
-from lighthouse.values import ROOT, Died, EntryName, Finished, Hello, Report, Version
+from lighthouse.values import ROOT, Committed, Died, EntryName, Finished, Hello, Report, Version
 from simulation.small import CONFLUENCE, NORMAL, PROOF, confluence, explore_all, story, told
 from simulation.small_checks import broken_by_commit, broken_in, in_history, made_by
 from simulation.small_confluence import Confluence
@@ -44,6 +44,13 @@ def test_what_may_wait_decides_how_much_is_seen() -> None:
     states = [explore(msgspec.structs.replace(spec, delays=delays)).states for delays in (0, 1, -1)]
     assert states == sorted(states)
     assert states[0] < states[1] < states[2]
+
+
+def test_who_comes_back_heals_and_enters_by_a_switch() -> None:
+    explorer = Explorer(Spec(name="two", groups=2, faults=1, kinds=("crash",)))
+    assert explorer.run(1 << 40, 1e9).complete
+    told = [word for word in explorer.world.things.values if isinstance(word, Committed)]
+    assert any(word.start.version == word.version for word in told), "a step that nobody switches after proves little"
 
 
 def test_an_exploration_that_is_cut_short_says_so() -> None:

@@ -166,3 +166,27 @@ def test_the_base_of_a_cold_start_is_stored_like_any_other() -> None:
     script.does(ASKED)
     (base,) = [e for e in script.last if isinstance(e, StoreBase)]
     assert base == StoreBase(number=script.number, version=Version(1, FIRST), cursor=4)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_member_that_loads_is_not_waited_for_to_say_how_far_it_had_come(loaded: bool) -> None:
+    """It was one behind, and another lighthouse had it load; the others have died since. loaded: a joiner has."""
+    script = Script(lease_s=2.0, groups_wanted=3)
+    script.forms("g1", "g2", "g3")
+    script.commits(1, "g1", "g2", "g3")
+    script.starts()
+    loads = Report(abandoned=FIRST + 1, version=Version(-1, 0), cursor=0, heal=7, donors=("g1",))
+    script.hello("g2", loads, incarnation=nth(2))
+    version = Version(2, FIRST) if loaded else Version(-1, 0)
+    script.hello("g4", Report(abandoned=FIRST + 1, version=version, cursor=8, heal=8, donors=("g1",)))
+    names = {"g1": ROOT, "g2": loads.version, "g3": ROOT, "g4": version}
+    for name in ("g1", "g3"):
+        script.hello(name)
+    for _ in range(10):
+        script.passes(0.5)
+        for name, stands in names.items():
+            script.says(name, Beat(version=stands))
+    if loaded:
+        assert script.base("g4").version == version and script.hold is Hold.NONE
+    else:
+        assert script.hold is Hold.ENDED, "no weights are left"

@@ -12,7 +12,6 @@ from lighthouse.values import (
     Base,
     CaughtUp,
     Died,
-    EntryName,
     Failure,
     Heal,
     HealFailed,
@@ -351,9 +350,44 @@ def test_who_entered_with_a_heal_of_its_own_and_fell_out_heals_again() -> None:
     assert lead.members == ["g1", "j1"]
     lead.say("j1", CaughtUp(version=version))
     ahead = Version(version.step + 1, number)
-    for _ in range(2):  # the second time it is known that no entry leads it on
-        lead.say("j1", Failure(number=lead.number, reason="connection closed by peer"))
-        lead.say("g1", standing(ahead, abandoned=lead.state.last_number, entries=(EntryName(version, ahead),)))
-        lead.say("j1", report_of(lead.state.last_number, version, generation=number))
-    assert lead.state.hold is Hold.TOO_FEW and len(lead.told("j1", Base)) == 2
+    lead.say("j1", Failure(number=lead.number, reason="connection closed by peer"))
+    lead.say("g1", standing(ahead, abandoned=number + 1, entries=()))  # what led there is gone
+    lead.say("j1", report_of(number + 1, version, generation=number))
+    assert lead.state.hold is Hold.TOO_FEW and len(lead.told("j1", Base)) == 1
     assert len(lead.told("j1", Heal)) == 2
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_who_hears_of_its_generation_when_the_others_have_left_it_heals_again(one_by_one: bool) -> None:
+    """Nothing that is said after that is about its heal, which it is not in any more."""
+    lead = Lead(groups_wanted=3)
+    version, heal = healing(lead, *THREE, moves=True)
+    lead.say("j1", report_of(lead.number, NOWHERE, heal=heal.heal), progress(heal.heal, version))
+    lead.say("g3", Died(reason="signal 9", shard_rank=0))
+    for name in ("j1", "g1", "g2"):
+        own = {"heal": heal.heal} if name == "j1" else {}
+        lead.say(name, standing(version, abandoned=lead.state.last_number, **own))
+    first = lead.number
+    assert lead.members == ["g1", "g2", "j1"]
+    lead.say("g1", Failure(number=first, reason="a member left while it opened"))
+    for name in ("g1", "g2"):
+        lead.say(name, standing(version, abandoned=first + 1))
+    lead.pass_time(lead.state.config.lease_s, beating=("g1", "g2", "j1"))  # it is heard, and hears nothing
+    assert lead.members == ["g1", "g2"] and len(lead.told("j1", Heal)) == 1
+    lead.say("j1", report_of(first + 1, version, generation=first if one_by_one else 0))
+    assert [heal.entries for heal in lead.told("j1", Heal)] == [False, True]
+
+
+def test_a_generation_that_was_left_before_a_heal_was_told_does_not_end_it() -> None:
+    """Its report of that crosses the heal: it does not name what it has not heard of yet."""
+    lead = Lead(groups_wanted=3)
+    lead.form(*THREE)
+    version = lead.commit(4, "g1", mismatched=("g3",))
+    plan = lead.told("g3", Prepare)[-1].number
+    for name in THREE:
+        lead.say(name, Opened(number=plan))
+    lead.commit(5, "g1", start=Start(number=plan, version=version))
+    (heal,) = lead.told("g3", Heal)
+    lead.say("g3", report_of(plan + 1, version, generation=plan))
+    lead.say("g3", report_of(plan + 1, NOWHERE, heal=heal.heal))
+    assert len(lead.told("g3", Heal)) == 1
