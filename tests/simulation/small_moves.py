@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lighthouse.values import Base
+from lighthouse.values import Abandon, Base, Leave, Release
 from simulation.small_lighthouse import Waits
 from simulation.small_tables import Names
 from simulation.small_view import HostView, is_lost, transfers
@@ -85,8 +85,8 @@ class SiteView(NamedTuple):
     """What the rules ask of a site.
 
     host: its place in `Moves.hosts`; reach: number of what its deadlines see; past: of what `stale` does
-    alone: its own moves may go first, if nothing of collectives and transfers can come between; forsaken: the site
-    after a lighthouse's crash
+    closed: all is there that streams can bring it; hidden: and nobody else sees a difference when it comes
+    content: it asks nothing of others, but to complete collectives; forsaken: the site after a lighthouse's crash
     conn: the newest stream that nothing has happened to, -2 for none; and for `small_soon`: greets: a hello may come
     yet; out: its ranks are gone; ends: there is a farewell or a report on a stream that something has happened to;
     still: it is in no step; incarnation: of the host
@@ -95,7 +95,9 @@ class SiteView(NamedTuple):
     host: int
     reach: int
     past: int
-    alone: int
+    closed: int
+    hidden: int
+    content: int
     forsaken: int
     conn: int
     greets: int
@@ -194,7 +196,9 @@ class Moves:
             host=self.hosts[world.hosts.values[now.host].index].of(now.host),
             reach=self.reaches.of((host.name, whole, out)),
             past=self.pasts.of((host.name, past) if past else ()),
-            alone=self.may_hear(site),
+            closed=self._is_closed(now),
+            hidden=self._is_hidden(site),
+            content=self._is_content(now),
             forsaken=forsaken(world, site),
             conn=max((s.conn for s in now.streams if not s.flags), default=-2),
             greets=not out or bool(hellos),
@@ -210,29 +214,37 @@ class Moves:
         said = [kind for s in site.streams for kind in kinds(self.world, (*s.up, *s.down))]
         return not (host.live or host.finished or FINISHED in said or Base in said)
 
-    def may_hear(self, site: int) -> bool:
-        """Whether what a site may hear is heard before all else, in any order, as far as its streams go: if nothing
-        else can come to it first, and nobody else sees a difference."""
+    def _is_closed(self, site: Site) -> bool:
+        """Whether nothing can come to a site by its streams before what is on its way."""
+        streams, ended = [s for s in site.streams if not s.flags & AGENT_GONE], LIGHTHOUSE_GONE | BROKEN
+        return bool(streams) and all(s.down or s.flags & ended == ended for s in streams)
+
+    def _is_hidden(self, site: int) -> bool:
+        """Whether nobody else sees a difference, whatever a site hears next."""
         world, now = self.world, self.world.sites.values[site]
         streams = [s for s in now.streams if not s.flags & AGENT_GONE]
-        ended = LIGHTHOUSE_GONE | BROKEN
-        if not streams or not all(s.down or s.flags & ended == ended for s in streams):
-            return False
         turns = [world.heard_down(site, s) for s in streams if s.down]
         turns += [world.dropped(site, s) for s in streams if s.flags & BROKEN]
         return all(self._is_private(now.host, world.sites.values[turn.site].host) for turn in turns)
 
+    def _is_content(self, site: Site) -> bool:
+        """Whether a site loads, fetches and opens nothing, and is on its way to hear of nothing that would make it."""
+        ranks = self.world.view(site.host).ranks
+        said = {kind for s in site.streams for kind in kinds(self.world, s.down)}
+        return said <= {Leave, Release, Abandon, str} and not any(r.opening or r.rank.load or r.rank.fetch for r in ranks)
+
     def is_settled(self, operations: int, hosts: list[int]) -> list[int]:
-        """Whether all is there that collectives and transfers can bring each host, and nobody else sees a difference
-        when it comes: a host that is in none, or in collectives whose end is known to be one of those that may come."""
+        """For each host whether all is there that collectives and transfers can bring it (0: no), and nobody else sees
+        a difference when it comes (2): a host that is in none, or in collectives that have failed somewhere and
+        completed, or cannot any more."""
         views = [self.world.view(host) for host in hosts]
         launched = {key: places for key, _, places in self.world.operations.values[operations]}
         shared, found = self.shared(operations, hosts), []
         for index, host in enumerate(hosts):
             events = [self.host_events.values[move.event] for move in shared if move.index == index]
             good = all(self._is_known(views, views[index], launched, shard) for shard in range(len(views[index].ranks)))
-            good = good and all(self._is_private(host, self.world.after(host, event)) for event in events)
-            found.append(int(good))
+            hidden = all(self._is_private(host, self.world.after(host, event)) for event in events)
+            found.append(int(good) + int(good and hidden))
         return found
 
     def _is_known(self, views: list[HostView], host: HostView, launched: dict[Any, Any], shard: int) -> bool:

@@ -162,7 +162,7 @@ class Product:
             for state, past in enumerate(site.past.tolist()):  # of these only the first of a site was among them
                 found[state] |= {frozenset((move,)) for move in self.moves.stale(number[state], past)}
         shared = self._found(rows, self._shared, self._scene(rows, sites), -1)
-        for i, may in enumerate(self._may_hear(rows, sites)):
+        for i, may in enumerate(self._may_hear(rows, sites, waits)):
             local = self._found(rows, self._local, packed((rows[:, SITES + i], 32)), i)
             here = (local, shared.where(self._shared.columns[3][shared.row] == i))
             for state in np.flatnonzero(may).tolist():
@@ -218,7 +218,7 @@ class Product:
         only, alone = np.full(len(rows), -1), np.full(len(rows), -1)
         for move in self._may_go_first(rows, sites, waits, heard) if self.reduce else ():
             only = np.where(only < 0, move, only)
-        for i, may in enumerate(self._may_hear(rows, sites) if self.reduce else ()):
+        for i, may in enumerate(self._may_hear(rows, sites, waits) if self.reduce else ()):
             alone = np.where((alone < 0) & (only < 0) & may, i, alone)
         free = (only < 0) & (alone < 0)
         ordinary = np.zeros(len(rows), np.int64)
@@ -253,11 +253,18 @@ class Product:
     def _scene(self, rows: Rows, sites: list[SiteView]) -> Keys:
         return packed((rows[:, OPERATIONS], _OPERATIONS), *((site.host, _HOST) for site in sites))
 
-    def _may_hear(self, rows: Rows, sites: list[SiteView]) -> list[NDArray[np.bool_]]:
+    def _may_hear(self, rows: Rows, sites: list[SiteView], waits: Ints) -> list[NDArray[np.bool_]]:
         """Where all moves of a site may go first, alone."""
         quiet = self._quiet.row(self._scene(rows, sites))
-        left = rows[:, LEFT] == 0
-        return [left & (site.alone == 1) & (self._quiet.columns[i][quiet] == 1) for i, site in enumerate(sites)]
+        left, over = rows[:, LEFT] == 0, self._waits.columns[1][waits] == 1
+        found = []
+        for i, site in enumerate(sites):
+            known = self._quiet.columns[i][quiet]
+            done = over & (known > 0)
+            for other in sites[:i] + sites[i + 1 :]:
+                done &= other.content == 1
+            found.append(left & (site.closed == 1) & (done | (known == 2) & (site.hidden == 1)))
+        return found
 
     def _may_be_heard(self, rows: Rows, sites: list[SiteView], waits: Ints, heard: Candidates) -> NDArray[np.bool_]:
         """Which of these the lighthouse may hear before all else: see `small_soon`."""
