@@ -249,8 +249,13 @@ class Moves:
 
     def _is_known(self, views: list[HostView], host: HostView, launched: dict[Any, Any], shard: int) -> bool:
         rank = host.ranks[shard]
-        if rank.opening or rank.rank.load is not None or rank.rank.fetch is not None:
+        asks = rank.rank.load is not None or rank.rank.fetch is not None
+        if asks and {kind for kind, _ in transfers(views, rank.rank, shard)} not in ({"lost"}, {"fetch_failed"}):
             return False
+        for opening in rank.opening:
+            gone = [m for m in host.members[opening] if is_lost(views, m, opening)]
+            if all(_opens(views, m, shard, opening) for m in gone):
+                return False
         if rank.waiting is None:
             return True
         number, members = rank.waiting[0], host.members.get(rank.waiting[0], ())
