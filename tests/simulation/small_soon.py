@@ -81,8 +81,10 @@ def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, n
     if isinstance(message, Report) and change is not None:
         known = tuple(group.name for group in state.groups.values() if group.report.abandoned >= change.number)
         if key[2] in known:
-            return Soon(NEVER)
+            return Soon(HARMLESS if after == state else NEVER, there=there)
         return Soon(HARMLESS, (), everybody, known, there)
+    if isinstance(message, Report) and silent and not member:
+        return Soon(HARMLESS, there=there)
     routine = isinstance(message, Report | Committed)
     joins = state.current is not None and state.current.committed and not is_over(after, after.newest, False)
     if silent and routine and (change is not None or not len(state.odd) or joins):
