@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lighthouse.values import Abandon, Base, Leave, Release
+from lighthouse.values import Abandon, Base, Heal, Leave, Release, Stage
 from simulation.small_lighthouse import Waits
 from simulation.small_tables import Names
 from simulation.small_view import HostView, is_lost, transfers
@@ -86,7 +86,8 @@ class SiteView(NamedTuple):
 
     host: its place in `Moves.hosts`; reach: number of what its deadlines see; past: of what `stale` does
     closed: all is there that streams can bring it; hidden: and nobody else sees a difference when it comes
-    content: it asks nothing of others, but to complete collectives; forsaken: the site after a lighthouse's crash
+    content: it asks nothing of others, but to complete collectives; heals: the move in which it is told to, -1 for none
+    forsaken: the site after a lighthouse's crash
     conn: the newest stream that nothing has happened to, -2 for none; and for `small_soon`: greets: a hello may come
     yet; out: its ranks are gone; ends: there is a farewell or a report on a stream that something has happened to;
     still: it is in no step; incarnation: of the host
@@ -98,6 +99,7 @@ class SiteView(NamedTuple):
     closed: int
     hidden: int
     content: int
+    heals: int
     forsaken: int
     conn: int
     greets: int
@@ -199,6 +201,7 @@ class Moves:
             closed=self._is_closed(now),
             hidden=self._is_hidden(site),
             content=self._is_content(now),
+            heals=next((self.moves.of(("down", s.conn)) for s in now.streams if self._heals(host, s)), -1),
             forsaken=forsaken(world, site),
             conn=max((s.conn for s in now.streams if not s.flags), default=-2),
             greets=not out or bool(hellos),
@@ -231,7 +234,12 @@ class Moves:
         """Whether a site loads, fetches and opens nothing, and is on its way to hear of nothing that would make it."""
         ranks = self.world.view(site.host).ranks
         said = {kind for s in site.streams for kind in kinds(self.world, s.down)}
-        return said <= {Leave, Release, Abandon, str} and not any(r.opening or r.rank.load or r.rank.fetch for r in ranks)
+        return said <= {Leave, Release, Abandon, Stage, str} and not any(r.opening or r.rank.load or r.rank.fetch for r in ranks)
+
+    def _heals(self, host: HostView, stream: Stream) -> bool:
+        """Whether the next that comes on a stream is that a host that is in nothing shall heal."""
+        idle = not host.busy and not any(rank.opening for rank in host.ranks)
+        return idle and not stream.flags & (AGENT_GONE | BROKEN) and kinds(self.world, stream.down[:1]) == [Heal]
 
     def is_settled(self, operations: int, hosts: list[int]) -> list[int]:
         """For each host whether all is there that collectives and transfers can bring it (0: no), and nobody else sees

@@ -244,6 +244,10 @@ class Product:
             keys = packed((number[some], _LEADER), (site.past[some], _SITE))
             stale[some] = self._stale.columns[0][self._stale.row(keys)]
             found.append(stale)
+        left = rows[:, LEFT] == 0
+        for i, site in enumerate(sites):
+            others = [other.content == 1 for other in sites[:i] + sites[i + 1 :]]
+            found.append(np.where(left & np.logical_and.reduce(others), site.heals, -1))
         for ups in heard:
             good, one = self._may_be_heard(rows, sites, waits, ups), np.full(len(rows), -1)
             one[ups.state[good]] = ups.move[good]
