@@ -68,7 +68,7 @@ def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, n
             return Soon(HARMLESS if member else NEVER, there=(message.name,))
         known = tuple(group.name for group in state.groups.values())
         there = everybody if hasty else (message.name,)
-        return Soon(HARMLESS if member and grace else NEVER, (), (), known, there, everybody, everybody)
+        return Soon(HARMLESS if member and grace else NEVER, (), (), known, there, (), everybody if change is None else ())
     if over:
         return Soon(ALWAYS if message is None or isinstance(message, IDLE) else NEVER)
     if silent and (isinstance(message, Beat | Failure) or after == state and not isinstance(message, _OTHER)):
