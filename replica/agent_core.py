@@ -80,7 +80,8 @@ def record(state: AgentState, event: Event, now: float) -> AgentState:
     if state.over:
         return state
     if isinstance(event, LighthouseSaid):
-        current = event.session == state.session.number
+        # Where a life has ended that is not buried yet, this is not for the one that comes.
+        current = event.session == state.session.number and state.life.cause is None
         if not current or state.session.phase not in (SessionPhase.GREETED, SessionPhase.WELCOMED):
             return state
         return _LIGHTHOUSE[type(event.message)](state, event.message, now)

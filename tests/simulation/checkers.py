@@ -87,7 +87,7 @@ class Watch(Notes):
         self._store: Store | None = None
         self._entered: dict[tuple[str, int], int] = {}
         self._floors: dict[tuple[str, int], int] = {}
-        self._fenced: set[tuple[str, int]] = set()
+        self._fenced: dict[tuple[str, int], int] = {}
         self._verdicts: set[tuple[str, Version]] = set()
         self._decided = 0
 
@@ -233,9 +233,13 @@ class Watch(Notes):
         self.note(f"{group.label} agent ends: {code} {reason}")
         self.exits.append((group.label, code, reason))
 
-    def fenced(self, group: Group) -> None:
-        """From now on this agent decides nothing; what it has decided may still be on its way to the ranks."""
-        self._fenced.add((group.label, group.born))
+    def fenced(self, group: Group, by: int) -> None:
+        """From now on this agent decides nothing as an incarnation before `by`.
+
+        What it has decided may still be on its way to the ranks. A life that ended just before may be followed by
+        another, which is a newer incarnation than `by`.
+        """
+        self._fenced[group.label, group.born] = max(by, self._fenced.get((group.label, group.born), 0))
         self.note(f"{group.label} is fenced")
 
     def agent_decided(self, group: Group, events: Sequence[Any], effects: Sequence[Any], now: float) -> None:
@@ -247,7 +251,7 @@ class Watch(Notes):
             if isinstance(effect, ToRanks) and isinstance(effect.message, Commit):
                 end = effect.message.merged.end
                 self._verdicts.add((group.label, end))
-                if key in self._fenced:
+                if state.incarnation < self._fenced.get(key, 0):
                     self.broken(f"{group.label} commits {end} though it was fenced")
         if state.floor < self._floors.get(key, 0):
             self.broken(f"{group.label} takes back what it abandoned")

@@ -236,7 +236,7 @@ class Group:
             self.event(SessionClosed(session=session, reason="the stream ended"))
             return
         if isinstance(message, Fenced):
-            self.world.watch.fenced(self)
+            self.world.watch.fenced(self, message.by)
         self.event(LighthouseSaid(session=session, message=message))
 
     # ---- ranks -----------------------------------------------------------------------------------------------------

@@ -136,7 +136,12 @@ REPLICA: tuple[Mutation, ...] = (
         "if event.life != life.number or life.phase is not LifePhase.UP or",
         "if life.phase is not LifePhase.UP or",
     ),
-    _core("an earlier session is heard", "current = event.session == state.session.number", "current = True"),
+    _core(
+        "an earlier session is heard",
+        "current = event.session == state.session.number and state",
+        "current = state",
+    ),
+    _core("the lighthouse speaks to a life that is over", "number and state.life.cause is None", "number"),
     # ---- rosters, roll calls, books
     _roster(
         "a differing digest is promoted",

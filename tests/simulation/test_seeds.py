@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from lighthouse.values import Version
+from simulation.checkers import Broken
 from simulation.seeds import finish, lasting, recover, replay_command, run_seed, run_seeds
 from simulation.stage import ROLL_CALL, Stage
 from simulation.store import Store
@@ -21,7 +22,7 @@ QUIET = Spec(groups=3, slots=6, slot_s=0.05, unkind=False, drift=0.0, marks=Fals
 FOUND = (
     *(1330, 1729, 2256, 2550, 3075, 4106, 5058, 5108, 6379, 7448, 8184),
     *(1347, 1634, 3901, 7219, 7273, 8382, 10262, 11373, 12560, 12637, 12893, 15260, 16897, 17929, 18356, 19199),
-    *(22180, 23856, 26330, 34354, 35743),
+    *(22180, 23856, 26330, 34354, 35743, 49845, 51084, 52271),
 )
 """Seeds that showed what was wrong once."""
 
@@ -93,6 +94,32 @@ def test_who_was_told_to_leave_while_no_agent_was_running_does_not_leave() -> No
     recover(world)
     finish(world)
     assert world.watch.ended is not None and world.watch.told_kinds["formed"]
+
+
+def test_a_fenced_incarnation_that_commits_is_noticed() -> None:
+    world = World(1, QUIET)
+    world.run(2.0)
+    g1 = world.groups["g1"]
+    assert g1.agent is not None
+    world.watch.fenced(g1, g1.agent.incarnation)  # its own life before this one
+    world.run(1.0)
+    world.watch.fenced(g1, g1.agent.incarnation + 1)
+    with pytest.raises(Broken, match="though it was fenced"):
+        world.run(1.0)
+
+
+def test_who_has_died_before_it_is_fenced_may_commit_as_a_newer_incarnation() -> None:
+    stage = Stage(msgspec.structs.replace(QUIET, groups=0, groups_wanted=2), ("A", "B"))
+    stage.run(1.0)
+    stage.add_group("A", label="A2", delay_s=0.0)
+    stage.run(5.0, lambda: stage.watch.told_kinds["hello"] == 3)  # what fences A is on its way
+    stage.groups["A"].rank_dies(stage.groups["A"].ranks[0], -9, "")
+    stage.run(0.01)
+    assert any(" A is fenced" in note for note in stage.watch.notes)
+    since_s = stage.engine.now
+    stage.run(10.0, lambda: any(who == "A" and at > since_s for at, who, _ in stage.watch.times))
+    assert ("A2", 3, "incarnation 4 has taken over the name A") in stage.watch.exits
+    assert any(who == "A" and at > since_s for at, who, _ in stage.watch.times)
 
 
 def test_weights_beside_the_history_are_none_that_a_run_could_go_on_from() -> None:

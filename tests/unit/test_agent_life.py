@@ -1,5 +1,7 @@
 """Lives of the ranks, the session, and the ways out."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from agent_script import Script, attach, closes, members, source
@@ -279,6 +281,18 @@ def test_a_fence_in_any_phase_ends_the_agent_without_goodbye(name: str) -> None:
     script.exits(1, -9)
     assert script.exit.code == 3 and "incarnation 4" in script.exit.reason
     assert not script.ups(Goodbye) and not script.ups(Died)
+
+
+@pytest.mark.parametrize("message", [Fenced(by=4), Leave(reason="enough", success=True)])
+def test_what_comes_with_the_end_of_a_life_is_not_for_the_next_one(message: Any) -> None:
+    """All its ranks are gone already: an agent that left with that life would wait for their ends for ever."""
+    script = phase("idle")
+    told = LighthouseSaid(session=script.state.session.number, message=message)
+    script.does(*(RankExited(life=1, shard_rank=shard_rank, code=-9, traceback="") for shard_rank in (0, 1)), told)
+    assert [died.shard_rank for died in script.ups(Died)] == [0] and script.state.ending is None
+    assert script.waits_for(StartRanks).life == 2
+    script.attaches()
+    assert script.meets(incarnation=5).incarnation == 0
 
 
 @pytest.mark.parametrize("name", PHASES)
