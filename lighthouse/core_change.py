@@ -93,6 +93,8 @@ def advance(state: RunState, now: float) -> RunState:
         state = progressed(with_(state, change=change), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
+    if hold in core_cold.HOLDS and any(group.apart for group in state.groups.values()):
+        return advance(core_apart.taken_back(state), now)
     is_cold = bool(state.cold) and standing is not None and hold in core_cold.HOLDS
     if is_cold and standing is not None:
         why, (hold, text) = text, _reason_of_few(state, standing)

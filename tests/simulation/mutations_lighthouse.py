@@ -310,6 +310,9 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _apart("answers are not waited for", "and change.stalled and group.tried < change.number", "and group.tried < 0"),
     _apart("everybody lacks whoever was put out", "            others.discard(name)\n", "            pass\n"),
     _change("who is apart is taken back at once", "[g for g in reporters if not g.apart]", "reporters"),
+    _change(
+        "who is apart is never needed", "if hold in core_cold.HOLDS and any(group.apart", "if any(False and group.apart"
+    ),
     _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
     _apart("a joiner that is put out stays caught up", "apart=True, caught=False)", "apart=True)"),
     _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),

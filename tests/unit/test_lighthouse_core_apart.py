@@ -10,7 +10,7 @@ from lighthouse.core_record import APART_TRIES
 from lighthouse.core_state import change_group
 from lighthouse.core_values import Hold
 from lighthouse.deadlines import DEFAULTS
-from lighthouse.values import Base, Beat, Heal, HealFailed, Leave, Probe, Probed, Version
+from lighthouse.values import Base, Beat, Drain, Goodbye, Heal, HealFailed, Leave, Probe, Probed, Version
 
 AT_1 = Version(1, FIRST)
 WAITS = 1_000_000
@@ -132,6 +132,17 @@ def test_who_is_apart_is_not_taken_back_by_the_next_change_but_as_a_joiner() -> 
     here = Version(2, number)
     script.catches_up("g2", here)
     assert not script.group("g2").apart
+
+
+def test_who_is_apart_goes_on_where_nobody_else_can() -> None:
+    """g1 was the only one left who was not apart, too few alone, and wanted to leave."""
+    script = stalled("g1", "g2", "g3", min_groups=2)
+    script.says("g1", Drain())
+    answers(script, g1="g2 g3", g2="g3")
+    assert [told.group for told in script.told("apart")] == ["g3", "g2"] and script.hold is Hold.TOO_FEW
+    assert not script.to("g2", Base) and not script.to("g3", Base)
+    script.says("g1", Goodbye(reason="drained"))
+    assert script.hold is Hold.NONE and members(script) == ["g2", "g3"]
 
 
 def test_entries_are_kept_for_who_is_apart_though_it_cannot_get_them_yet() -> None:
