@@ -11,6 +11,7 @@ import msgspec
 
 from lighthouse import core_apart, core_cold, core_keep, core_pause, core_poison
 from lighthouse.batch import limited
+from lighthouse.core_evidence import may_have_more
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
 from lighthouse.core_state import (
@@ -198,11 +199,10 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
     if open_gens:
         return Hold.FENCE, _who_could_say(open_gens[0], standing.version.step)
     # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
-    if standing.version.step < state.newest.step - 1 and not all_dead(state):
-        return (
-            Hold.COLD_START,
-            f"a group that has step {state.newest.step}: the others stand at {standing.version.step}",
-        )
+    step = standing.version.step
+    if step < state.newest.step - 1 and not all_dead(state) and may_have_more(state, step):
+        text = f"a group that has step {state.newest.step}: the others stand at {step}"
+        return Hold.COLD_START, text
     return _reason_of_few(state, standing)
 
 

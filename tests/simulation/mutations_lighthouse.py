@@ -94,9 +94,24 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _change(
         "steps that the living have are cut off",
-        "state.newest.step - 1 and not all_dead(state):",
-        "state.newest.step - 9 and not all_dead(state):",
+        "step < state.newest.step - 1 and not",
+        "step < state.newest.step - 9 and not",
     ),
+    _change(
+        "the dead are waited for as long as one member lives",
+        "not all_dead(state) and may_have_more(state, step):",
+        "not all_dead(state):",
+    ),
+    _evidence(
+        "only members may have more steps", "return not (members | ahead) <= heard", "return not members <= heard"
+    ),
+    _evidence(
+        "only who told of it may have more", "return not (members | ahead) <= heard", "return not ahead <= heard"
+    ),
+    _evidence(
+        "who is apart is heard", "g.report.abandoned >= number and not g.apart}", "g.report.abandoned >= number}"
+    ),
+    _evidence("what was said before counts as heard", "if g.report.abandoned >= number and not g.apart}", "if True}"),
     _change(
         "who holds an entry is not asked",
         "return any(g.name in owed and holds_entry(",
