@@ -329,6 +329,9 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "who is apart is never needed", "if hold in core_cold.HOLDS and any(group.apart", "if any(False and group.apart"
     ),
     _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
+    _heal("who is apart loads what it has", "known is None and has_all and", "known is None and False and"),
+    _heal("entries are kept where nothing is replayed", "has_all and not core_pause.pauses(state):", "has_all:"),
+    _heal("who is elsewhere waits for entries", "ROOT < group.report.version == base", "ROOT < group.report.version"),
     _apart("a joiner that is put out stays caught up", "apart=True, caught=False)", "apart=True)"),
     _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),
     # ---- pausing
