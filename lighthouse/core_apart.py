@@ -4,6 +4,7 @@ Nobody's mark tells whose fault such a stall is, and the first to complain is na
 put out for a stall, members try whether they reach each other: each those who follow it in the roster. Of two who do
 not, one has to go: whoever lacks the most others, the last by name among equals, until all who are left reach each
 other. Nothing is wrong with the processes: they are not started again, and come back as joiners do, once they can.
+Where nobody else can go on, they are taken as they are: they may well reach each other by now.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from lighthouse.core_evidence import release
-from lighthouse.core_state import Group, RunState, member_group, send_all, tell, with_
+from lighthouse.core_state import Group, RunState, change_group, member_group, send_all, tell, with_
 from lighthouse.names import natural_key
 from lighthouse.values import Probe, Source
 
@@ -56,6 +57,15 @@ def put_out(state: RunState) -> RunState:
         # Whatever it had caught up with as a joiner, it did not get in with: it begins anew.
         state = release(state, there[name], apart=True, caught=False)
     return state
+
+
+def taken_back(state: RunState) -> RunState:
+    """`state` in which nobody is apart any more, and the change looks anew at who can go on."""
+    for group in list(state.groups.values()):
+        state = change_group(state, group, apart=False) if group.apart else state
+    change = state.change
+    assert change is not None
+    return with_(state, change=msgspec.structs.replace(change, looked=None))
 
 
 def _members(state: RunState) -> list[Group]:

@@ -11,6 +11,7 @@ import msgspec
 
 from lighthouse import core_apart, core_cold, core_keep, core_pause, core_poison
 from lighthouse.batch import limited
+from lighthouse.core_evidence import may_have_more
 from lighthouse.core_record import finish
 from lighthouse.core_stall import evict, is_stalled, progressed
 from lighthouse.core_state import (
@@ -93,6 +94,8 @@ def advance(state: RunState, now: float) -> RunState:
         state = progressed(with_(state, change=change), now)
     standing = stand(state, change.number)
     hold, text = _reason_to_hold(state, standing)
+    if hold in core_cold.HOLDS and any(group.apart for group in state.groups.values()):
+        return advance(core_apart.taken_back(state), now)
     is_cold = bool(state.cold) and standing is not None and hold in core_cold.HOLDS
     if is_cold and standing is not None:
         why, (hold, text) = text, _reason_of_few(state, standing)
@@ -196,11 +199,10 @@ def _reason_to_hold(state: RunState, standing: Standing | None) -> tuple[Hold, s
     if open_gens:
         return Hold.FENCE, _who_could_say(open_gens[0], standing.version.step)
     # Steps that only the dead had are lost; waiting for somebody who may have them is for the living.
-    if standing.version.step < state.newest.step - 1 and not all_dead(state):
-        return (
-            Hold.COLD_START,
-            f"a group that has step {state.newest.step}: the others stand at {standing.version.step}",
-        )
+    step = standing.version.step
+    if step < state.newest.step - 1 and not all_dead(state) and may_have_more(state, step):
+        text = f"a group that has step {state.newest.step}: the others stand at {step}"
+        return Hold.COLD_START, text
     return _reason_of_few(state, standing)
 
 

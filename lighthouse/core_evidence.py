@@ -125,6 +125,17 @@ def _is_stuck(state: RunState, gen: Gen, member: Member) -> bool:
     return not group.caught and group.report.generation < gen.number
 
 
+def may_have_more(state: RunState, step: int) -> bool:
+    """Whether somebody may have steps above `step` who has not said where it stands since everything was abandoned, or
+    is apart: a member that is not known to be dead, or whoever told of such a step before."""
+    number = state.change.number if state.change else 0
+    live = [g for g in state.groups.values() if g.live]
+    heard = {(g.name, g.incarnation) for g in live if g.report.abandoned >= number and not g.apart}
+    ahead = {(g.name, g.incarnation) for g in live if g.version.step > step}
+    members = {(m.name, m.incarnation) for gen in state.gens for m in gen.roster if m.name not in gen.gone}
+    return not (members | ahead) <= heard
+
+
 def forget(state: RunState, group: Group, dead: bool, reason: str, last: Version | None = None) -> RunState:
     """`group` leaves the table; dead: by its own agent's word, so that it will never commit again.
 

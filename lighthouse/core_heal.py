@@ -15,7 +15,7 @@ import msgspec
 from lighthouse import core_pause
 from lighthouse.core_change import Standing, stand
 from lighthouse.core_evidence import release
-from lighthouse.core_keep import way_back
+from lighthouse.core_keep import keep_here, way_back
 from lighthouse.core_state import (
     Change,
     Group,
@@ -144,6 +144,10 @@ def _start(state: RunState, group: Group, donors: dict[str, Group], base: Versio
     """Has `group` follow entries that were kept for it, or else heal from those who have the fewest joiners, spares
     before contributors. base: where the donors stand in a hold."""
     known = way_back(state, group, donors)
+    has_all = group.apart and ROOT < group.report.version == base
+    if known is None and has_all and not core_pause.pauses(state):
+        state = keep_here(state, group, tuple(donors.values()))
+        known = way_back(state, group, donors)
     held = state.change is not None
     first = state.last_number if held else state.last_number + 1
     fresh = {"held": held, "first": first, "progress": None, "caught": False}

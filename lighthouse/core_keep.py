@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from lighthouse.core_state import Gen, Group, Keeping, RunState, member_group, send, with_
 from lighthouse.names import natural_key
-from lighthouse.values import ROOT, Member, Release, Stage
+from lighthouse.values import ROOT, Member, Release, Role, Stage
 
 MOST = 32
 """Groups that something is kept for at a time: the last ones that were left behind."""
@@ -47,6 +47,13 @@ def _keep(state: RunState, member: Member, holders: tuple[Group, ...]) -> RunSta
     for oldest in state.kept[: max(0, len(state.kept) + 1 - MOST)]:
         state = drop(state, oldest.name)
     return with_(state, kept=(*state.kept, keeping))
+
+
+def keep_here(state: RunState, group: Group, holders: tuple[Group, ...]) -> RunState:
+    """Has entries kept for `group`, which stands where `holders` do though they may not reach each other: it has
+    nothing to load, and what it has is not written over."""
+    member = Member(name=group.name, incarnation=group.incarnation, role=Role.NEWCOMER, host=group.host)
+    return _keep(drop(state, group.name), member, holders)
 
 
 def way_back(state: RunState, group: Group, donors: dict[str, Group]) -> tuple[Keeping, Group] | None:

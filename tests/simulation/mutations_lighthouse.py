@@ -94,9 +94,24 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _change(
         "steps that the living have are cut off",
-        "state.newest.step - 1 and not all_dead(state):",
-        "state.newest.step - 9 and not all_dead(state):",
+        "step < state.newest.step - 1 and not",
+        "step < state.newest.step - 9 and not",
     ),
+    _change(
+        "the dead are waited for as long as one member lives",
+        "not all_dead(state) and may_have_more(state, step):",
+        "not all_dead(state):",
+    ),
+    _evidence(
+        "only members may have more steps", "return not (members | ahead) <= heard", "return not members <= heard"
+    ),
+    _evidence(
+        "only who told of it may have more", "return not (members | ahead) <= heard", "return not ahead <= heard"
+    ),
+    _evidence(
+        "who is apart is heard", "g.report.abandoned >= number and not g.apart}", "g.report.abandoned >= number}"
+    ),
+    _evidence("what was said before counts as heard", "if g.report.abandoned >= number and not g.apart}", "if True}"),
     _change(
         "who holds an entry is not asked",
         "return any(g.name in owed and holds_entry(",
@@ -310,7 +325,13 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _apart("answers are not waited for", "and change.stalled and group.tried < change.number", "and group.tried < 0"),
     _apart("everybody lacks whoever was put out", "            others.discard(name)\n", "            pass\n"),
     _change("who is apart is taken back at once", "[g for g in reporters if not g.apart]", "reporters"),
+    _change(
+        "who is apart is never needed", "if hold in core_cold.HOLDS and any(group.apart", "if any(False and group.apart"
+    ),
     _change("marks count where a cable is cut", "if state is together else state", "if True else state"),
+    _heal("who is apart loads what it has", "known is None and has_all and", "known is None and False and"),
+    _heal("entries are kept where nothing is replayed", "has_all and not core_pause.pauses(state):", "has_all:"),
+    _heal("who is elsewhere waits for entries", "ROOT < group.report.version == base", "ROOT < group.report.version"),
     _apart("a joiner that is put out stays caught up", "apart=True, caught=False)", "apart=True)"),
     _record("who is apart stays so", "loading=False, apart=False,", "loading=False,"),
     # ---- pausing

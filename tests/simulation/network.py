@@ -8,6 +8,7 @@ that what was said on the older one arrives after what was said on the newer.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,7 @@ class _Way:
     target: str
     deliver: Callable[[Any], None]
     last_s: float = 0.0
+    under_way: deque[Any] = field(default_factory=deque)
     waiting: list[Any] = field(default_factory=list)
     lossy: bool = False
     over: bool = False
@@ -111,21 +113,27 @@ class Stream:
         for index, way in enumerate(self._ways):
             if (way.source, way.target) == (source, target):
                 waiting, way.waiting = way.waiting, []
-                for message in waiting:
-                    self._put(index, message, self._network.delay())
+                way.under_way.extendleft(reversed(waiting))  # before what was sent after it and has not arrived yet
+                for _ in waiting:
+                    self._set_arrival(index, self._network.delay())
 
     def _put(self, index: int, message: Any, delay_s: float) -> None:
+        if not self._ways[index].over:
+            self._ways[index].under_way.append(message)
+            self._set_arrival(index, delay_s)
+
+    def _set_arrival(self, index: int, delay_s: float) -> None:
+        """One more message arrives after `delay_s`, after all that arrive already: the first that is under way then."""
         way = self._ways[index]
-        if way.over:
-            return
         arrives = max(way.last_s, self._engine.now + delay_s)
         way.last_s = arrives
-        self._engine.after(arrives - self._engine.now, self._arrive, index, message)
+        self._engine.after(arrives - self._engine.now, self._arrive, index)
 
-    def _arrive(self, index: int, message: Any) -> None:
+    def _arrive(self, index: int) -> None:
         way = self._ways[index]
         if way.over:
             return
+        message = way.under_way.popleft()
         if message is CLOSED:
             self._end(index)
             way.deliver(CLOSED)

@@ -89,7 +89,7 @@ def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, n
     joins = state.current is not None and state.current.committed and not is_over(after, after.newest, False)
     if silent and routine and (change is not None or not len(state.odd) or joins):
         calm = not grace and isinstance(message, Committed)
-        return Soon(CALM if calm else HARMLESS, everybody if change is not None else (), there=there)
+        return Soon(CALM if calm else HARMLESS, everybody, there=there)
     return Soon(NEVER)
 
 

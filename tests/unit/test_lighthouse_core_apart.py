@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from lighthouse_script import FIRST, Script
+from lighthouse_script import FIRST, SETUP, Script
 
 from lighthouse.core_apart import TRIES
 from lighthouse.core_record import APART_TRIES
 from lighthouse.core_state import change_group
 from lighthouse.core_values import Hold
 from lighthouse.deadlines import DEFAULTS
-from lighthouse.values import Base, Beat, Heal, HealFailed, Leave, Probe, Probed, Version
+from lighthouse.values import Base, Beat, Died, Drain, Goodbye, Heal, HealFailed, Leave, Probe, Probed, Version
 
 AT_1 = Version(1, FIRST)
 WAITS = 1_000_000
 
 
-def stalled(*names: str, marks: dict[str, int] | None = None, **config: object) -> Script:
+def stalled(*names: str, marks: dict[str, int] | None = None, heal: str = "log", **config: object) -> Script:
     """These form, commit a step, and then none for the patience; all have reported, with these marks."""
     script = Script(**{"groups_wanted": len(names), "stall_patience_s": 12.0, "lease_s": 2.0, **config})
-    script.forms(*names)
+    script.forms(*names, setup={**SETUP, "heal": heal})
     script.commits(1, *names)
     while not script.told("abandon")[1:]:
         script.passes(1.0)
@@ -132,6 +132,42 @@ def test_who_is_apart_is_not_taken_back_by_the_next_change_but_as_a_joiner() -> 
     here = Version(2, number)
     script.catches_up("g2", here)
     assert not script.group("g2").apart
+
+
+def test_who_is_apart_goes_on_where_nobody_else_can() -> None:
+    """g1 was the only one left who was not apart, too few alone, and wanted to leave."""
+    script = stalled("g1", "g2", "g3", min_groups=2)
+    script.says("g1", Drain())
+    answers(script, g1="g2 g3", g2="g3")
+    assert [told.group for told in script.told("apart")] == ["g3", "g2"] and script.hold is Hold.TOO_FEW
+    assert not script.to("g2", Base) and not script.to("g3", Base)
+    script.says("g1", Goodbye(reason="drained"))
+    assert script.hold is Hold.NONE and members(script) == ["g2", "g3"]
+
+
+def test_who_is_apart_in_a_hold_does_not_load_what_it_has() -> None:
+    """Those that it would load from may be out of its reach, and die: then it goes on from where it stands."""
+    script = stalled("g1", "g2", "g3", min_groups=2)
+    answers(script, g1="g2 g3", g2="g3")
+    for name in ("g2", "g3"):
+        assert script.heal(name).entries
+    for failures in range(1, APART_TRIES + 3):
+        script.says("g2", HealFailed(heal=script.heal("g2").heal, reason="no source answers"))
+        for _ in range(1 + 2 ** min(failures, 6)):
+            script.passes(1.0)
+            for name in ("g1", "g2", "g3"):
+                script.says(name, Beat(version=AT_1))
+        assert (
+            script.hold is Hold.TOO_FEW and len(script.sent("g2", Heal)) == failures + 1 and script.heal("g2").entries
+        )
+    script.says("g1", Died(reason="signal 9", shard_rank=0))
+    assert script.hold is Hold.NONE and members(script) == ["g2", "g3"]
+
+
+def test_who_is_apart_loads_where_entries_cannot_be_replayed() -> None:
+    script = stalled("g1", "g2", "g3", heal="pause", min_groups=3)
+    answers(script, g2="g1 g3")
+    assert script.hold is Hold.TOO_FEW and not script.heal("g2").entries
 
 
 def test_entries_are_kept_for_who_is_apart_though_it_cannot_get_them_yet() -> None:

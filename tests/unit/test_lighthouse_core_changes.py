@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from lead import Lead, report_of, standing
 
+from lighthouse.core_state import change_group
 from lighthouse.core_values import (
     EndRun,
     Hold,
@@ -195,6 +197,51 @@ def test_steps_that_only_the_silent_may_have_are_not_cut_off() -> None:
     for name in ("g1", "g2"):
         lead.say(name, standing(version, abandoned=asked(lead, name)))
     assert lead.state.hold is Hold.COLD_START
+
+
+def ahead_of_a_joiner() -> tuple[Lead, Version, Version]:
+    """g1 alone made two steps more and switched to a generation with j1, which stands where it had caught up."""
+    lead = Lead(groups_wanted=1)
+    version = lead.form("g1")
+    prepare = lead.join("j1", version)
+    lead.commit(4, "g1")
+    newest = lead.commit(5, "g1")
+    start = Start(number=prepare.number, version=newest, cursor=30)
+    lead.say("g1", Committed(version=newest, start=start, loss=1.0, tokens=1, grad_norm=1.0, step_s=0.1))
+    assert lead.members == ["g1", "j1"]
+    return lead, version, newest
+
+
+def test_steps_that_only_the_dead_had_are_not_waited_for_though_a_member_lives() -> None:
+    lead, version, _ = ahead_of_a_joiner()
+    died(lead, "g1")
+    lead.say("j1", standing(version, abandoned=asked(lead, "j1"), generation=0))
+    assert last_base(lead, "j1").version == version and lead.members == ["j1"]
+
+
+def test_a_lost_member_that_may_have_steps_is_waited_for() -> None:
+    lead, version, _ = ahead_of_a_joiner()
+    lead.pass_time(3.0, ("j1",))
+    assert lead.state.groups.get("g1") is None
+    lead.say("j1", standing(version, abandoned=asked(lead, "j1"), generation=0))
+    assert lead.state.hold is Hold.COLD_START and not lead.told("j1", Base)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_joiner_that_has_the_steps_of_the_dead_is_heard_first(apart: bool) -> None:
+    lead, version, newest = ahead_of_a_joiner()
+    lead.hello("j2")
+    lead.catches_up("j2", newest)
+    if apart:
+        lead.state = change_group(lead.state, lead.state.groups.get("j2"), apart=True)
+    died(lead, "g1")
+    if not apart:
+        lead.say("j1", standing(version, abandoned=asked(lead, "j1"), generation=0))
+        assert lead.state.hold is Hold.COLD_START and not lead.told("j1", Base)
+    lead.say("j2", standing(newest, abandoned=asked(lead, "j2"), generation=0))
+    if apart:
+        lead.say("j1", standing(version, abandoned=asked(lead, "j1"), generation=0))
+    assert last_base(lead, "j2").version == newest and lead.members == ["j2"]
 
 
 # ---- the fence -----------------------------------------------------------------------------------------------------
