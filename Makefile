@@ -61,6 +61,7 @@ proof: $(INSTALLED)
 	$(SIMULATION) simulation.seeds --first $(FIRST) --count $(COUNT)
 	$(SIMULATION) simulation.small --all
 	$(SIMULATION) simulation.small --confluence
+	$(SIMULATION) simulation.small --cover --all
 	$(SIMULATION) simulation.mutants
 	$(SIMULATION) simulation.scale
 

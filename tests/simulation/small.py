@@ -35,23 +35,29 @@ and hears nothing else: so it knows nobody, numbers count no more, and streams c
 where `plain`, `_plain`, `_plain_rank`, `_plain_group`, `_plain_report`, `bare`, `over` or `settled` says so, with its
 reason. Groups are not interchangeable: place 0 tells commits, names are sorted; so no symmetry is used.
 
-What is not tried in every order, because nothing is hidden by it. Some moves may go first, alone (`only`):
+What is not tried in every order, because nothing is hidden by it. Some moves may go first, all others later (`_kept`):
  - the end of a stream that was replaced, and words of an incarnation that was, but for its Finished: they are no news,
    whenever they come;
- - while no fault and no restart is left: what an agent hears while it is in no collective, transfer or opening, if it
-   does not tell it who it is, and changes nothing that others load, fetch or open or that a promise is about;
+ - while no fault and no restart is left, all moves of one site: where nothing else can come to it (something
+   is on its way on each of its streams, or the lighthouse is gone; it is in no transfer, opening or collective, or in
+   such as can come to nothing, or have come to an end but were left by somebody), and nobody else sees a difference (it
+   does not tell who it is, and changes nothing that others load, fetch or open or that a promise is about). Once the
+   run is finished others may see one, if they ask for nothing any more; and so too if it is told to heal, since then
+   nobody needs what it has;
  - what the lighthouse hears (`small_soon`), if nothing older of that group is on its way, and nothing of it can get
-   lost: beats, failures of generations that are being abandoned, and what changes nothing; commits without effects,
-   while nobody joins; a report, one of those that are awaited; a hello of a member to a lighthouse that has just
-   started; all but deaths, hellos and joins once the run is finished. Each only where nothing can come in between that
-   it depends on: a hello over a new stream, the end of the stream of somebody who has reported, a first lease that
-   passes, a farewell, a fault that is left. A restart may be left where there are no effects: what the lighthouse knows
-   is gone with it, whether it has heard this or not.
+   lost: beats, failures of generations that are being abandoned, and what changes nothing; commits without effects; a
+   report of a joiner, and one of those that are awaited; a hello of a member to a lighthouse that has just started; all
+   but deaths, hellos and joins once the run is finished. Each only where nothing can come in between that it depends
+   on: a hello over a new stream, the end of the stream of somebody who has reported, a first lease that passes, a
+   farewell, a fault that is left. A restart may be left where there are no effects: what the lighthouse knows is gone
+   with it, whether it has heard this or not.
 That each of these leaves every other move possible, and is left possible by it, in either order with the same end, or
 that one makes no difference beside the other, is not only argued: `small_confluence` explores worlds without any of
-this and asks it of every state and every pair of moves (`--confluence`). The promises are asked of every state; what
-they look at is not changed by these moves, or it is asked too when the other one comes (of a base that is written, how
-far everybody is; of a step that is committed, which bases there are).
+this and asks it of every state and every pair of moves (`--confluence`). Of larger ones `small_cover` compares what is
+met with and without it (`--cover`): all that happens to any host, in which state, and what comes of it; all bases that
+are written; and all ends. The promises are asked of every state; what they look at is not changed by these moves, or it
+is asked too when the other one comes (of a base that is written, how far everybody is; of a step that is committed,
+which bases there are).
 
 A world with `delays` is explored in part: there is an order in which things happen by themselves, and at most so many
 times something (with all that comes the same way after it) is made to wait until nothing else can happen. Faults happen
@@ -60,6 +66,7 @@ between any two of these moves. So every story is seen that needs no more than s
 python -m simulation.small                    the worlds of a normal run
 python -m simulation.small --all              and those of `make proof`
 python -m simulation.small --confluence       what is not tried twice, asked of all pairs of moves
+python -m simulation.small --cover [--all]    what is met with and without it, compared
 python -m simulation.small --world NAME --replay "MOVE; MOVE; ..."   tells a story again
 """
 
@@ -72,6 +79,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from simulation.small_confluence import Confluence
+from simulation.small_cover import Cover
 from simulation.small_explore import Found, explore, replayed
 from simulation.small_host import Spec
 
@@ -137,6 +145,26 @@ CONFLUENCE = (
 )
 """Explored without reductions, all pairs of moves asked whether they may change places."""
 
+COVER = (
+    Spec(name="restart", steps=1, restarts=1, kinds=()),
+    Spec(name="crash-short", steps=1, faults=1, kinds=("crash",)),
+    Spec(name="harm", groups=2, faults=1, kinds=ALL),
+    Spec(name="crash-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), hasty=False),
+    Spec(name="gone-restart", steps=1, faults=1, restarts=1, kinds=("crash",), returns=False, hasty=False),
+    Spec(name="host-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("host",), hasty=False),
+    Spec(name="gone-twice", steps=1, faults=2, kinds=("crash",), returns=False),
+    Spec(name="slow-twice", groups=2, steps=1, faults=2, kinds=("crash", "slow"), returns=False),
+)
+"""Explored with and without what may go first, in a normal run."""
+
+COVER_PROOF = (
+    Spec(name="crash", faults=1, kinds=("crash",)),
+    Spec(name="harm-short", steps=1, faults=1, kinds=ALL),
+    Spec(name="crash-twice", groups=2, steps=1, faults=2, kinds=("crash",)),
+    Spec(name="break-twice", groups=2, steps=1, faults=2, kinds=("break",), returns=False),
+)
+"""Larger ones, for `make proof`."""
+
 
 def told(found: Found) -> str:
     """One line on an explored world."""
@@ -185,13 +213,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Explores small worlds completely.")
     parser.add_argument("--all", action="store_true", help="the worlds of make proof too")
     parser.add_argument("--confluence", action="store_true", help="ask whether what is not tried twice hides anything")
+    parser.add_argument("--cover", action="store_true", help="compare all that happens with it and without")
     parser.add_argument("--world", default="", help="only the worlds of these names, with commas between them")
     parser.add_argument("--replay", default="", help="moves to tell again")
     parser.add_argument("--states", type=int, default=400_000_000, help="stop a world after so many states")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop a world after so many seconds")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args(argv)
-    named = {spec.name: spec for spec in (*NORMAL, *PROOF, *OPEN)}
+    named = {spec.name: spec for spec in (*NORMAL, *PROOF, *OPEN, *COVER, *COVER_PROOF)}
     wanted = [named[name] for name in filter(None, options.world.split(","))]
     specs = wanted or list(NORMAL + PROOF * options.all)
     if options.replay:
@@ -202,6 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = [confluence(spec) for spec in CONFLUENCE]
         print("\n".join(lines))
         return 0 if all(line.endswith("nothing is hidden") for line in lines) else 1
+    if options.cover:
+        hidden = False
+        for cover in map(Cover, wanted or COVER + COVER_PROOF * options.all):
+            print(cover, flush=True)
+            hidden |= bool(cover.hidden)
+        return int(hidden)
     states = 0
     for found in explore_all(specs, options.jobs, options.states, options.seconds):
         print(told(found), flush=True)

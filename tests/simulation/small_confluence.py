@@ -12,17 +12,21 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulation.small_explore import Explorer
 from simulation.small_host import Spec
 from simulation.small_moves import Move, Moves
 from simulation.small_product import Rows, Step
+from simulation.small_world import World
 
 
 class Confluence:
     """All states of a world, without reductions, and what its rules claim of them."""
 
     def __init__(self, spec: Spec, rules: type[Moves] = Moves) -> None:
-        self.explorer = Explorer(spec, reduce=False, rules=rules, watch=self._note)
+        self.explorer = Explorer(spec, False, rules(World(spec)), self._note)
         self.next: dict[int, dict[int, int]] = {}
         self.first: dict[int, set[frozenset[int]]] = {}
         self.asked = 0
@@ -33,7 +37,7 @@ class Confluence:
         assert found.complete, found.wrong
         return Counter(claim for state in self.next for claim in self._wrong_at(state))
 
-    def _note(self, rows: Rows, step: Step) -> None:
+    def _note(self, rows: Rows, step: Step, ended: NDArray[np.bool_]) -> None:
         product = self.explorer.product
         keys, after = product.keys(rows).tolist(), product.keys(step.rows).tolist()
         for key, first in zip(keys, product.may_go_first(rows), strict=True):

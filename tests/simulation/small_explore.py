@@ -64,25 +64,25 @@ class Ways:
 class Explorer:
     """Explores one world.
 
-    reduce: what need not be tried in every order is not; rules: what says so; watch: is shown every state that is
-    expanded, with the moves made there
+    reduce: what need not be tried in every order is not; moves: those of its world; watch: is shown every state that is
+    expanded, with the moves made there, and whether nothing happens there any more but faults
     """
 
     def __init__(
         self,
         spec: Spec,
         reduce: bool = True,
-        rules: type[Moves] = Moves,
-        watch: Callable[[Rows, Step], None] | None = None,
+        moves: Moves | None = None,
+        watch: Callable[[Rows, Step, NDArray[np.bool_]], None] | None = None,
     ) -> None:
         self.found = Found(spec)
-        self.world = World(spec)
-        self.moves = rules(self.world)
+        self.moves = moves or Moves(World(spec))
+        self.world = self.moves.world
         self.product = Product(self.moves, reduce)
         self._first = self.product.first()
         self._ways = Ways()
         self._seen = Seen()
-        self._watch = watch
+        self.watch = watch
 
     def run(self, most_states: int, seconds: float) -> Found:
         """Every state, unless there are more or it takes more processor seconds; up to the first broken promise."""
@@ -110,8 +110,8 @@ class Explorer:
         """The new states after these, the first of which has number `first`."""
         step, ended = self.product.expand(rows)
         self.found.moves += len(step.move)
-        if self._watch is not None:
-            self._watch(rows, step)
+        if self.watch is not None:
+            self.watch(rows, step, ended)
         for state in np.flatnonzero(ended).tolist():
             self._end(rows[state], first + state)
         bad = np.flatnonzero(step.wrong)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lighthouse.values import Abandon, Base, Heal, Leave, Release, Stage
+from lighthouse.values import Abandon, Base, Heal, Leave, Release, Stage, Welcome
 from simulation.small_lighthouse import Waits
 from simulation.small_tables import Names
-from simulation.small_view import HostView, is_lost, transfers
+from simulation.small_view import HostView, is_known, is_lost, opens, transfers
 from simulation.small_world import (
     AGENT_GONE,
     BROKEN,
@@ -27,6 +27,7 @@ from simulation.small_world import (
     World,
     forsaken,
     hellos_of,
+    host_after,
     is_overtaken,
     kinds,
 )
@@ -232,9 +233,10 @@ class Moves:
 
     def _is_content(self, site: Site) -> bool:
         """Whether a site loads, fetches and opens nothing, and is on its way to hear of nothing that would make it."""
-        ranks = self.world.view(site.host).ranks
         said = {kind for s in site.streams for kind in kinds(self.world, s.down)}
-        return said <= {Leave, Release, Abandon, Stage, str} and not any(r.opening or r.rank.load or r.rank.fetch for r in ranks)
+        ranks = self.world.view(site.host).ranks
+        asks = any(rank.opening or rank.rank.load or rank.rank.fetch for rank in ranks)
+        return said <= {Welcome, Leave, Release, Abandon, Stage, str} and not asks
 
     def _heals(self, host: HostView, stream: Stream) -> bool:
         """Whether the next that comes on a stream is that a host that is in nothing shall heal."""
@@ -250,28 +252,10 @@ class Moves:
         shared, found = self.shared(operations, hosts), []
         for index, host in enumerate(hosts):
             events = [self.host_events.values[move.event] for move in shared if move.index == index]
-            good = all(self._is_known(views, views[index], launched, shard) for shard in range(len(views[index].ranks)))
-            hidden = all(self._is_private(host, self.world.after(host, event)) for event in events)
+            good = all(is_known(views, views[index], launched, shard) for shard in range(len(views[index].ranks)))
+            hidden = all(self._is_private(host, host_after(self.world, host, event)) for event in events)
             found.append(int(good) + int(good and hidden))
         return found
-
-    def _is_known(self, views: list[HostView], host: HostView, launched: dict[Any, Any], shard: int) -> bool:
-        rank = host.ranks[shard]
-        asks = rank.rank.load is not None or rank.rank.fetch is not None
-        if asks and {kind for kind, _ in transfers(views, rank.rank, shard)} not in ({"lost"}, {"fetch_failed"}):
-            return False
-        for opening in rank.opening:
-            gone = [m for m in host.members[opening] if is_lost(views, m, opening)]
-            if all(_opens(views, m, shard, opening) for m in gone):
-                return False
-        if rank.waiting is None:
-            return True
-        number, members = rank.waiting[0], host.members.get(rank.waiting[0], ())
-        lost = [is_lost(views, member, number) for member in members]
-        there = [place[int(rank.entered)] != -1 for place in launched.get((*rank.waiting, shard), ((-1, -1),) * len(lost))]
-        own = [name == host.name for name, _ in members]
-        gone = any(not here and (lost or own) for here, lost, own in zip(there, lost, own, strict=True))
-        return any(lost) and (gone or all(there))
 
     def _is_private(self, this: int, other: int) -> bool:
         """Whether nobody else can see that a host has become another: it tells nobody who it is (others ask for that),
@@ -310,7 +294,7 @@ class Moves:
                     found += self._collective(views, index, shard, launched.get((*rank.waiting, shard), ()))
                 for number in rank.opening:
                     members = host.members[number]
-                    if all(_opens(views, m, shard, number) for m in members):
+                    if all(opens(views, m, shard, number) for m in members):
                         found.append(self._shared(index, ("plan_opened", shard, number)))
                     if any(is_lost(views, m, number) for m in members):
                         found.append(self._shared(index, ("plan_lost", shard, number)))
@@ -394,10 +378,3 @@ def _public(host: HostView) -> tuple[Any, ...]:
     ranks = [rank.rank for rank in host.ranks]
     given = [(r.address, r.gone, r.staged, r.log, r.book.usable, r.book.version) for r in ranks]
     return host.alive, host.stands, host.version, given
-
-
-def _opens(views: list[HostView], member: tuple[str, int], shard: int, number: int) -> bool:
-    host = next((h for h in views if h.name == member[0]), None)
-    if host is None or host.incarnation != member[1] or shard >= len(host.ranks):
-        return False
-    return number in host.ranks[shard].numbers

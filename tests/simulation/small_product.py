@@ -158,7 +158,7 @@ class Product:
             for state in np.flatnonzero(moves >= 0).tolist():
                 found[state].add(frozenset((int(moves[state]),)))
         number = self._waits.columns[0][waits].tolist()
-        for i, site in enumerate(sites):
+        for site in sites:
             for state, past in enumerate(site.past.tolist()):  # of these only the first of a site was among them
                 found[state] |= {frozenset((move,)) for move in self.moves.stale(number[state], past)}
         shared = self._found(rows, self._shared, self._scene(rows, sites), -1)
@@ -173,6 +173,14 @@ class Product:
             for state, move in zip(ups.state[good].tolist(), ups.move[good].tolist(), strict=True):
                 found[state].add(frozenset((move,)))
         return found
+
+    def hosts(self, rows: Rows) -> list[Ints]:
+        """The number of each group's host, among those of that group."""
+        return [site.host for site in self._view(rows)]
+
+    def stores(self, leaders: Ints) -> Ints:
+        """The numbers of the stores of these lighthouses."""
+        return self._waits.columns[2][self._waits.row(packed((leaders, 32)))]  # type: ignore[no-any-return]
 
     def expand(self, rows: Rows) -> tuple[Step, NDArray[np.bool_]]:
         """Every move of these states, and in which of them nothing happens any more but faults."""

@@ -68,7 +68,7 @@ def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, n
             return Soon(HARMLESS if member else NEVER, there=(message.name,))
         known = tuple(group.name for group in state.groups.values())
         there = everybody if hasty else (message.name,)
-        return Soon(HARMLESS if member and grace else NEVER, (), (), known, there, (), everybody if change is None else ())
+        return Soon(HARMLESS if member and grace else NEVER, (), (), known, there, everybody, everybody)
     if over:
         return Soon(ALWAYS if message is None or isinstance(message, IDLE) else NEVER)
     if silent and (isinstance(message, Beat | Failure) or after == state and not isinstance(message, _OTHER)):
@@ -81,10 +81,10 @@ def soon(state: RunState, key: tuple[Any, ...], after: RunState, silent: bool, n
     if isinstance(message, Report) and change is not None:
         known = tuple(group.name for group in state.groups.values() if group.report.abandoned >= change.number)
         if key[2] in known:
-            return Soon(HARMLESS if after == state else NEVER, there=there)
-        return Soon(HARMLESS, (), everybody, known, there)
-    if isinstance(message, Report) and silent and not member:
-        return Soon(HARMLESS, there=there)
+            return Soon(HARMLESS if after == state and not grace else NEVER)
+        return Soon(HARMLESS, everybody, everybody, known, there, (), everybody)
+    if isinstance(message, Report) and silent and not member and not grace:
+        return Soon(HARMLESS)
     routine = isinstance(message, Report | Committed)
     joins = state.current is not None and state.current.committed and not is_over(after, after.newest, False)
     if silent and routine and (change is not None or not len(state.odd) or joins):

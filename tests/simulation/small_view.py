@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lighthouse.values import Version
 from replica.agent_core import hold as agent_hold
@@ -151,3 +151,35 @@ def transfers(views: list[HostView], rank: Rank, shard_rank: int) -> list[tuple[
     if source is None or not (source.book.usable and source.book.version == version):
         return [("fetch_failed", None)]
     return [] if rank.fetch_told else [("up_to_date", None)]
+
+
+def opens(views: list[HostView], member: tuple[str, int], shard: int, number: int) -> bool:
+    """Whether `member` opens, or has opened, the communicator of generation `number`."""
+    host = next((h for h in views if h.name == member[0]), None)
+    if host is None or host.incarnation != member[1] or shard >= len(host.ranks):
+        return False
+    return number in host.ranks[shard].numbers
+
+
+def is_known(views: list[HostView], host: HostView, launched: dict[Any, Any], shard: int) -> bool:
+    """Whether all is there that collectives and transfers can bring a rank: it is in none, or in a collective that has
+    failed somewhere, and completed or cannot any more, or in a transfer or an opening that can only fail.
+
+    launched: by (generation, step, shard), what was launched at each place
+    """
+    rank = host.ranks[shard]
+    asks = rank.rank.load is not None or rank.rank.fetch is not None
+    if asks and {kind for kind, _ in transfers(views, rank.rank, shard)} not in ({"lost"}, {"fetch_failed"}):
+        return False
+    for opening in rank.opening:
+        gone = [m for m in host.members[opening] if is_lost(views, m, opening)]
+        if all(opens(views, m, shard, opening) for m in gone):
+            return False
+    if rank.waiting is None:
+        return True
+    number, members = rank.waiting[0], host.members.get(rank.waiting[0], ())
+    lost = [is_lost(views, member, number) for member in members]
+    there = [place[int(rank.entered)] != -1 for place in launched.get((*rank.waiting, shard), ((-1, -1),) * len(lost))]
+    own = [name == host.name for name, _ in members]
+    gone = any(not here and (lost or own) for here, lost, own in zip(there, lost, own, strict=True))
+    return any(lost) and (gone or all(there))

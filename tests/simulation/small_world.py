@@ -131,10 +131,6 @@ class World:
             self.wrongs.of(wrong),
         )
 
-    def after(self, host: int, event: tuple[Any, ...]) -> int:
-        """The number of the host after `event`."""
-        return self._host_turn(host, event)[0]
-
     def _host_turn(self, host: int, event: tuple[Any, ...]) -> tuple[int, tuple[Any, ...], tuple[str, ...]]:
         key = (host, event)
         known = self._host_turns.get(key)
@@ -279,6 +275,11 @@ class World:
 def store_of(world: World, leader: int) -> StoreRecord:
     """What the store of the lighthouse with this number knows."""
     return world.stores.values[world.leaders.values[leader][1]]  # type: ignore[no-any-return]
+
+
+def host_after(world: World, host: int, event: tuple[Any, ...]) -> int:
+    """The number of the host after `event`."""
+    return world._host_turn(host, event)[0]
 
 
 def how_soon(world: World, leader: int, event: int) -> tuple[int, ...]:
