@@ -11,6 +11,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
@@ -42,6 +43,8 @@ T = TypeVar("T")
 _ENTRY_CHUNK_BYTES = 4 << 20
 _PASSED = -1
 """Served on a link, in the place of a heal's number: what this rank itself loads."""
+_OVER = 256
+"""So many of the heals that were dropped last are remembered: who asks for one is not kept waiting for it."""
 _NEWS_S = 0.2
 """Whoever asks which chunks can be passed on is answered by then, though there may be no more of them."""
 _REASONS = {
@@ -81,6 +84,7 @@ class WeightServer:
         self._staged: dict[int, Snapshot | Denied] = {}
         self._framing = threading.Lock()
         self._frames: dict[int, bytes] = {}
+        self._over: deque[int] = deque(maxlen=_OVER)
         self._passing: tuple[OfferSnapshot, Landing] | None = None
         self._strangers: dict[Link, None] = {}
         self._known: dict[Link, int] = {}
@@ -104,6 +108,8 @@ class WeightServer:
         with self._changed:
             if not self._closed:
                 self._staged[heal] = snapshot
+                if heal in self._over:
+                    self._over.remove(heal)
                 self._changed.notify_all()
 
     def refuse(self, heal: int, reason: str) -> None:
@@ -120,6 +126,8 @@ class WeightServer:
         with self._changed:
             snapshot = self._staged.pop(heal, None)
             self._frames.pop(heal, None)
+            self._over.append(heal)  # who asks for it only now need not wait
+            self._changed.notify_all()
             self._cut(heal)
             shared = any(other is snapshot for other in self._staged.values())
             return snapshot if isinstance(snapshot, Snapshot) and not shared else None
@@ -260,7 +268,7 @@ class WeightServer:
             _send_wanted(link, chunks, segments)
 
     def _answer_snapshot(self, link: Link, ask: AskSnapshot) -> None:
-        snapshot = self._await(link, ask.heal, ask.wait_s, lambda: self._staged.get(ask.heal))
+        snapshot = self._await(link, ask.heal, ask.wait_s, lambda: self._staged.get(ask.heal, self._dropped(ask.heal)))
         if not isinstance(snapshot, Snapshot):
             none = Denied(kind="unknown", reason=f"no snapshot is staged here for heal {ask.heal}")
             link.say_as_source(snapshot if isinstance(snapshot, Denied) else none)
@@ -274,6 +282,9 @@ class WeightServer:
                     self._frames[ask.heal] = frame
         link.say_as_source(frame)
         _send_wanted(link, snapshot.chunks, snapshot.segments(), self._gate.passed)
+
+    def _dropped(self, heal: int) -> Denied | None:
+        return Denied(kind="unknown", reason=f"heal {heal} is over here") if heal in self._over else None
 
     def _answer_passed(self, link: Link, ask: AskPassed) -> None:
         found = self._await(link, _PASSED, ask.wait_s, lambda: self._loading(ask.version))

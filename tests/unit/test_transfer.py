@@ -82,6 +82,19 @@ def test_a_heal_that_is_dropped_while_its_copy_is_made_leaves_nothing_at_the_don
         assert server._frames == {} and 8 not in server._staged
 
 
+def test_who_asks_for_a_heal_only_once_it_was_dropped_is_not_kept_waiting() -> None:
+    with served(state(1, trained=True)) as server:
+        snapshot = Snapshot.stage(state(1, trained=True), AT, 96, True)
+        server.stage(8, snapshot)
+        server.drop(8)
+        joiner = threading.Thread(target=lambda: _fails([server.address]), daemon=True)
+        joiner.start()
+        joiner.join(DEADLINE_S)
+        assert not joiner.is_alive()
+        server.stage(8, snapshot)
+        assert load_snapshot([server.address], 8, state(2), TOKEN, limits=QUICK).version == AT
+
+
 def _fails(sources: list[str]) -> None:
     with pytest.raises(TransferFailed):
         load_snapshot(sources, 8, state(2), TOKEN, limits=QUICK)
