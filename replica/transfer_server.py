@@ -108,8 +108,6 @@ class WeightServer:
         with self._changed:
             if not self._closed:
                 self._staged[heal] = snapshot
-                if heal in self._over:
-                    self._over.remove(heal)
                 self._changed.notify_all()
 
     def refuse(self, heal: int, reason: str) -> None:

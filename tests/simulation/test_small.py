@@ -22,7 +22,7 @@ from simulation.small_moves import Heard, Moves
 from simulation.small_tables import Seen, Table, packed, unpacked
 from simulation.small_values import NOW, Host, Numbers
 from simulation.small_view import HostView, view
-from simulation.small_world import Site
+from simulation.small_world import Site, Stream
 
 
 @pytest.mark.slow
@@ -120,6 +120,28 @@ class Impatient(Moves):
 def test_a_rule_that_hides_something_is_found(rules: type[Moves]) -> None:
     spec = Spec(name="two", groups=2, steps=1, faults=1, kinds=("host",), returns=False)
     assert Confluence(spec, rules=rules).wrong()
+
+
+class Blind(Moves):
+    """As if collectives, transfers and openings brought a host nothing that matters."""
+
+    def is_settled(self, operations: int, hosts: list[int]) -> list[int]:
+        return [2] * len(hosts)
+
+
+class Selfish(Moves):
+    """As if others asked nothing of a host, whatever it hears."""
+
+    def _is_content(self, site: Site) -> bool:
+        return True
+
+    def _heals(self, host: HostView, stream: Stream) -> bool:
+        return not stream.flags and bool(stream.down)
+
+
+@pytest.mark.parametrize("rules", [Blind, Selfish])
+def test_what_is_met_no_more_is_found(rules: type[Moves]) -> None:
+    assert Cover(Spec(name="two", groups=2, steps=1, faults=1, kinds=("crash",)), rules).hidden
 
 
 def test_a_step_beyond_a_later_base_is_a_second_history() -> None:
