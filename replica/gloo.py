@@ -8,7 +8,8 @@ It is done gently, because gloo forgets to fail the one transfer that is half do
 `Pair::signalException`: a receive whose first bytes came, a send whose write was refused); a work that waits for just
 that one does not end. So an abandonment waits a few ms until nothing arrives any more, then shuts down reading only,
 and keeps the connections until the works have ended, so that no write is refused here or at a peer that abandons, too.
-What is left is a peer that died in the middle of a collective's last transfers.
+What is left is a peer that died in the middle of a collective's last transfers: who waits on such a work gives up once
+a connection has been gone for `_FORGOTTEN_S`, if nobody has told it before.
 
 What happens afterwards is left to a thread: it waits until all works have ended and only then lets the process group
 go, because its destructor waits for works while it holds the GIL. If works do not end, the communicator stays in the
@@ -51,6 +52,7 @@ _GRACE_S = 0.05
 _QUIET_S = 0.003
 _ARRIVE_S = 0.015
 _GENTLE_S = 0.06
+_FORGOTTEN_S = 1.0
 _REAP_S = 2.0
 
 
@@ -119,12 +121,17 @@ class _GlooPending:
 
     def wait(self, timeout_s: float | None = None) -> None:
         end = None if timeout_s is None else time.monotonic() + timeout_s
+        whole_at = time.monotonic()
         while not self._owner.abandoned:
             left = _SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())
             if left <= 0:
                 raise TimeoutError(f"the collective is not complete after {timeout_s:g} s")
             if self.ended(left):
                 break
+            if self._owner.is_whole():
+                whole_at = time.monotonic()
+            elif time.monotonic() > whole_at + _FORGOTTEN_S:
+                self._owner.abandon("a member's connection ended, and its collective with it")
         if self._owner.abandoned and not self.ended(0):
             self.ended(_GRACE_S)
         self._owner.still_good()
@@ -225,6 +232,10 @@ class GlooCommunicator:
         """Raises CommunicatorLost if abandoned."""
         if self._reason:
             raise CommunicatorLost(self._reason)
+
+    def is_whole(self) -> bool:
+        """Whether gloo still has the connections to all members: it closes those that their other end closed."""
+        return all(_same(noted) for noted in self._sockets)
 
     def make_immortal(self) -> None:
         """Never run gloo's destructor, not even when the interpreter ends: it would wait for the works."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from replica.communicator import Communicator, CommunicatorLost, Opening, Pending
+from replica.descriptors import Held
 from replica.gloo import graveyard_size
 
 Answer = dict[str, Any]
@@ -78,6 +80,14 @@ class Member:
         start = time.monotonic()
         self.open[number].abandon("told to")
         return {"at": start, "took_s": time.monotonic() - start}
+
+    def cut(self, number: int, after_s: float) -> Answer:
+        """End the connections at a moment of a sum, and tell nobody, as if this process were killed."""
+        time.sleep(after_s)
+        held = Held(self.open[number]._sockets)  # type: ignore[attr-defined]
+        held.shut_down(socket.SHUT_RDWR)
+        held.close()
+        return {"at": time.monotonic()}
 
     def abandon_then_finish(self, number: int) -> Answer:
         return {"abandoned_at": self.abandon(number)["at"], **self.finish()}
