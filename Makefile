@@ -62,6 +62,7 @@ proof: $(INSTALLED)
 	$(SIMULATION) simulation.small --all
 	$(SIMULATION) simulation.small --confluence
 	$(SIMULATION) simulation.small --cover --all
+	$(SIMULATION) simulation.small --merge --all
 	$(SIMULATION) simulation.mutants
 	$(SIMULATION) simulation.scale
 

@@ -31,9 +31,11 @@ losses, seconds; so Contributed is not sent), what a report brought that was tak
 another has to come before it is asked for; an operation that is over or cannot complete, what a rank knows of
 generations before the one in work, when the lighthouse looked last at who is awaited (`small_lighthouse.turn` asks at
 each event that it makes no difference). Once the run is finished, a lighthouse answers hellos alike whoever it knew,
-and hears nothing else: so it knows nobody, numbers count no more, and streams carry only hellos. Each is left out
-where `plain`, `_plain`, `_plain_rank`, `_plain_group`, `_plain_report`, `bare`, `over` or `settled` says so, with its
-reason. Groups are not interchangeable: place 0 tells commits, names are sorted; so no symmetry is used.
+and hears nothing else: so it knows nobody, numbers count no more, and streams carry only hellos. Each is left out where
+`plain`, `_plain`, `_plain_rank`, `_plain_group`, `_plain_report`, `bare`, `heeded`, `over` or `settled` says so, with
+its reason. Of those that concern one part (all but the last two and `bare`) that is asked, too: `small_merge` explores
+raw worlds, in which nothing is left out, and asks whether states that would be one do alike (`--merge`). Groups are not
+interchangeable: place 0 tells commits, names are sorted; so no symmetry is used.
 
 What is not tried in every order, because nothing is hidden by it. Some moves may go first, all others later (`_kept`):
  - the end of a stream that was replaced, and words of an incarnation that was, but for its Finished: they are no news,
@@ -67,6 +69,7 @@ python -m simulation.small                    the worlds of a normal run
 python -m simulation.small --all              and those of `make proof`
 python -m simulation.small --confluence       what is not tried twice, asked of all pairs of moves
 python -m simulation.small --cover [--all]    what is met with and without it, compared
+python -m simulation.small --merge [--all]    whether states that are one do alike
 python -m simulation.small --world NAME --replay "MOVE; MOVE; ..."   tells a story again
 """
 
@@ -82,6 +85,7 @@ from simulation.small_confluence import Confluence
 from simulation.small_cover import Cover
 from simulation.small_explore import Found, explore, replayed
 from simulation.small_host import Spec
+from simulation.small_merge import Merge
 
 ALL = ("crash", "host", "break", "slow")
 
@@ -143,7 +147,10 @@ CONFLUENCE = (
     Spec(name="crash-restart-back", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), hasty=False),
     Spec(name="join", groups=2, faults=1, kinds=("crash",)),
 )
-"""Explored without reductions, all pairs of moves asked whether they may change places."""
+"""Explored without reductions, all pairs of moves asked whether they may change places; and, raw, what is one state."""
+
+MERGED = 10
+"""So many of these are asked for what is one state in a normal run; raw, the others have up to 1.6 million states."""
 
 COVER = (
     Spec(name="restart", steps=1, restarts=1, kinds=()),
@@ -209,11 +216,20 @@ def confluence(spec: Spec) -> str:
     return f"{spec.name}: {len(asked.next)} states, {asked.asked} pairs of moves, {text}"
 
 
+def merge(spec: Spec) -> str:
+    """One line on what is one state, asked of a raw world; it begins with the name, and ends with what is wrong."""
+    asked = Merge(spec)
+    wrong = asked.wrong()
+    text = ", ".join(f"{moves}: {count}" for moves, count in wrong.most_common()) or "nothing is told apart"
+    return f"{spec.name}: {asked.states} raw states are {asked.merged}, {text}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Explores small worlds completely.")
     parser.add_argument("--all", action="store_true", help="the worlds of make proof too")
     parser.add_argument("--confluence", action="store_true", help="ask whether what is not tried twice hides anything")
     parser.add_argument("--cover", action="store_true", help="compare all that happens with it and without")
+    parser.add_argument("--merge", action="store_true", help="ask whether states that are one do alike")
     parser.add_argument("--world", default="", help="only the worlds of these names, with commas between them")
     parser.add_argument("--replay", default="", help="moves to tell again")
     parser.add_argument("--states", type=int, default=400_000_000, help="stop a world after so many states")
@@ -237,6 +253,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(cover, flush=True)
             hidden |= bool(cover.hidden)
         return int(hidden)
+    if options.merge:
+        lines = [merge(spec) for spec in CONFLUENCE[: None if options.all else MERGED]]
+        print("\n".join(lines))
+        return 0 if all(line.endswith("nothing is told apart") for line in lines) else 1
     states = 0
     for found in explore_all(specs, options.jobs, options.states, options.seconds):
         print(told(found), flush=True)

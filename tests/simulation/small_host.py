@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from lighthouse.values import Committed, Died, EntryName, Failure, Fenced, HealFailed, Report, Up, Value
+from lighthouse.values import ROOT, Committed, Died, EntryName, Failure, Fenced, HealFailed, Report, Up, Value
 from replica.agent_core import decide, new_agent, record, wake_at
-from replica.agent_state import AgentState, Moments
+from replica.agent_state import AgentState, Joining, JoinPhase, Moments, SessionPhase, attached
 from replica.agent_values import (
     AgentConfig,
     CloseSession,
@@ -46,6 +46,7 @@ class Spec(Value, frozen=True):
     returns: ranks and hosts that are lost come back; formed: the story begins with the first base on its way
     hasty: the first lease of a lighthouse may pass without the healthy where somebody else is dead; else that is "slow"
     delays: how often something may be made to wait for all else that can happen; below zero: any order
+    raw: what makes no difference is not left out of what a state is
     """
 
     name: str
@@ -61,6 +62,7 @@ class Spec(Value, frozen=True):
     formed: bool = True
     hasty: bool = True
     delays: int = -1
+    raw: bool = False
 
 
 Out = tuple[Any, ...]
@@ -113,9 +115,11 @@ class Machine:
             shard_rank, *more = args
             getattr(self.threads[shard_rank], kind)(*more)
         self._run()
-        self._put(ranks=tuple(_plain_rank(thread.now, self._least()) for thread in self.threads))
+        self._put(ranks=tuple(thread.now for thread in self.threads))
         if self.host.agent is not None:
             self._put(had=max(self.host.had, self.host.agent.incarnation))
+        if not self.spec.raw:
+            self.host = plain_host(self.host)
         self._check()
         return self.host
 
@@ -149,7 +153,7 @@ class Machine:
             for event in events:
                 state = record(state, event, NOW)
             state, effects = decide(state, NOW)
-            self._put(agent=_plain(state))
+            self._put(agent=state)
             for effect in effects:
                 self._carry_out(effect)
             if not self._queue:
@@ -224,11 +228,6 @@ class Machine:
         """A step was committed here."""
         self.out("commit", name)
 
-    def _least(self) -> int:
-        """No rank enters a generation below this one any more."""
-        agent = self.host.agent
-        return max(agent.floor, agent.seat.generation) if agent is not None else 0
-
     def _check(self) -> None:
         before, after = self.before.agent, self.host.agent
         if after is None:
@@ -258,26 +257,58 @@ def bare(message: Up) -> Up:
     return message
 
 
+def plain_host(host: Host) -> Host:
+    """Without what differs where nothing else does."""
+    agent = host.agent
+    least = max(agent.floor, agent.seat.generation) if agent is not None else 0  # no rank enters one below any more
+    joining = agent.joining if agent is not None else None
+    following = joining is not None and joining.phase is JoinPhase.FOLLOWING and not joining.caught_up
+    ranks = tuple(_plain_rank(rank, least, following) for rank in host.ranks)
+    return msgspec.structs.replace(host, agent=None if agent is None else _plain(agent), ranks=ranks)
+
+
 def _plain(state: AgentState) -> AgentState:
     """Without what differs where nothing else does: words that say why; when a life was how far (so that nobody is told
-    how long it took: a word for people); and how many failures were alike, and after how many commits (no world has as
-    many as would end the agent)."""
+    how long it took: a word for people); how many failures were alike, and after how many commits (no world has as
+    many as would end the agent); when to connect, if it has; and what ranks were told of stagings, if they are gone."""
     replace = msgspec.structs.replace
-    seat, joining, life = state.seat, state.joining, state.life
+    seat, joining, life, session = state.seat, state.joining, state.life, state.session
     if seat.failed:
         state = replace(state, seat=replace(seat, failed="failed"))
-    if joining is not None and joining.reason:
-        state = replace(state, joining=replace(joining, reason="failed"))
+    if joining is not None:
+        state = replace(state, joining=_plain_joining(joining, session.number))
     life = replace(life, moments=Moments(told=True), last_key="", alike=0, commits=min(1, life.commits))
-    return replace(state, life=life, session=replace(state.session, reason="", tries=0))
+    retry_at = session.retry_at if session.phase is SessionPhase.CLOSED else 0.0
+    session = replace(session, reason="", tries=0, retry_at=retry_at)
+    state = replace(state, life=life, session=session)
+    if attached(state):
+        return state
+    untold = tuple(replace(staging, told=False, staged=False) for staging in state.stagings)
+    return replace(state, drops=(), stagings=untold)
 
 
-def _plain_rank(rank: Rank, least: int) -> Rank:
-    """Without what it knows of generations that it enters no more: those before the one in work, or below `least`."""
+def _plain_joining(joining: Joining, session: int) -> Joining:
+    """Without what has had its effect: what the ranks said on the way to a phase that is over, and earlier sessions."""
+    none = (None,) * len(joining.up_to_date)
+    following = joining.phase is JoinPhase.FOLLOWING
+    return msgspec.structs.replace(
+        joining,
+        reason="failed" if joining.reason else "",
+        up_to_date=joining.up_to_date if following and not joining.caught_up else none,
+        told_in=session if joining.told_in == session else 0,
+    )
+
+
+def _plain_rank(rank: Rank, least: int, following: bool) -> Rank:
+    """Without what it knows of generations that it enters no more: those before the one in work, or below `least`; what
+    a rank that is gone knew, and what one that loads stood on; and, where no joiner asks, whether its fetch was
+    answered already. Which log it owes is in `owed`, not in its book."""
     replace = msgspec.structs.replace
     book, work = rank.book, rank.book.work
-    if rank.gone or rank.inbox:
-        return rank
+    if rank.gone:
+        return Rank(address="", gone=True)
+    if not book.usable:
+        book, rank = replace(book, version=ROOT, cursor=0), replace(rank, weights=())
     number = work.generation if work is not None else least
     book = replace(
         book,
@@ -287,7 +318,8 @@ def _plain_rank(rank: Rank, least: int) -> Rank:
     )
     return replace(
         rank,
-        book=book,
+        book=replace(book, owed=()),
+        fetch_told=rank.fetch_told if following else rank.fetch is not None,
         floor=max(rank.floor, number),
         opened=tuple(n for n in rank.opened if n > number),
         lost=tuple(n for n in rank.lost if n >= number),

@@ -72,10 +72,12 @@ def first_state(spec: Spec, stored: StoreRecord, restarts: int) -> RunState:
     state = with_(record(new_run(config), started, NOW), next_incarnation=0)
     if restarts == 0:  # nobody was there before, so nobody is waited for
         state = with_(state, started_s=PAST)
-    return plain(state)
+    return state if spec.raw else plain(state)
 
 
-def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunState, list[Any], list[str]]:
+def turn(
+    state: RunState, key: tuple[Any, ...], numbers: Numbers, raw: bool = False
+) -> tuple[RunState, list[Any], list[str]]:
     """The state after the event that `key` names, its effects, and the promises that were broken."""
     wrong: list[str] = []
     now, (state, event) = state, _event(state, key, numbers)
@@ -94,7 +96,7 @@ def turn(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[RunSt
         wrong.append("the lighthouse wants to wake in the past")
     if after.last_number < state.last_number:
         wrong.append("numbers shrink")
-    return plain(after), _told(effects, numbers), wrong
+    return after if raw else plain(after), _told(effects, numbers), wrong
 
 
 def _overlooked(now: RunState, then: RunState, event: Event, effects: tuple[Any, ...]) -> list[str]:
@@ -170,7 +172,7 @@ def _event(state: RunState, key: tuple[Any, ...], numbers: Numbers) -> tuple[Run
 
 def plain(state: RunState) -> RunState:
     """Without what differs where nothing else does: words that say why, what a joiner told of its progress (but that it
-    did), and the next incarnation (kept by name)."""
+    did), the next incarnation (kept by name), and since when it holds or a joiner has moved (no patience ends here)."""
     over = state.finished is not None or bool(state.ended)
     if over:
         gens = tuple(new_gen(gen.number, gen.roster, gen.planned) for gen in state.gens)
@@ -190,7 +192,7 @@ def plain(state: RunState) -> RunState:
             change = msgspec.structs.replace(change, looked=None, awaited=0)
             state = with_(state, hold_text="reports")
         state = with_(state, change=change)
-    return with_(state, next_incarnation=0)
+    return with_(state, next_incarnation=0, hold_since_s=0.0, moved_s=0.0)
 
 
 def _plain_group(state: RunState, group: Group, over: bool) -> Group:
@@ -209,19 +211,20 @@ def _plain_group(state: RunState, group: Group, over: bool) -> Group:
         opened=group.opened if state.plan is not None and state.plan.number == group.opened else 0,
         retry_s=group.retry_s if group.retry_s > NOW else 0.0,
         way="",
+        loading=group.loading and (group.heal == 0 or group.report.version.step >= 0),
     )
 
 
 def _plain_report(state: RunState, group: Group) -> Report:
     """What a group stands for, if it has reported for the change; else it reports again before anybody asks for more
-    than for where it stood, and whether it has heard of its heal."""
+    than for where it stood, whether it was in the generation at work, and whether it has heard of its heal."""
     change, report = state.change, group.report
     if change is None or report.abandoned < change.number:
         return Report(
             abandoned=0,
             version=report.version,
             cursor=0,
-            generation=report.generation,
+            generation=report.generation if state.gens and report.generation >= state.gens[0].number else 0,
             stagings=report.stagings,
             heal=report.heal if report.heal == group.heal else 0,
         )

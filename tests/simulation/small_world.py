@@ -121,7 +121,7 @@ class World:
             elif kind == "lost":
                 streams = {c: s._replace(flags=s.flags | AGENT_GONE | BROKEN, down=()) for c, s in streams.items()}
             elif kind in ("up", "close") and conn in streams:
-                streams[conn] = _said(streams[conn], kind, what)
+                streams[conn] = self._said(streams[conn], kind, what)
         launched = tuple(out for out in outs if out[0] in ("launch", "record"))
         commits = tuple(out[1] for out in outs if out[0] == "commit")
         return Turn(
@@ -154,6 +154,16 @@ class World:
         result = (after, outs, tuple(machine.broken))
         self._host_turns[key] = result
         return result
+
+    def _said(self, stream: Stream, kind: str, what: Sequence[Any]) -> Stream:
+        """The stream after its agent said something on it, or closed it."""
+        if kind == "close":
+            up = stream.up if stream.flags & SEALED else (*stream.up, CLOSED)
+            return stream._replace(up=up, down=(), flags=stream.flags | AGENT_GONE | SEALED)
+        if stream.flags & (SEALED | AGENT_GONE):
+            return stream
+        up = (*stream.up, what[0])
+        return stream._replace(up=up if self.spec.raw else heeded(self, up))
 
     def _thing(self, number: int) -> Any:
         return None if number < 0 else self.things.values[number]
@@ -222,7 +232,7 @@ class World:
 
     def _turn(self, lighthouse: int, key: tuple[Any, ...]) -> tuple[int, list[Any], list[str]]:
         try:
-            after, effects, wrong = turn(self.lighthouses.values[lighthouse], key, self.things)
+            after, effects, wrong = turn(self.lighthouses.values[lighthouse], key, self.things, self.spec.raw)
         except Exception as error:
             return lighthouse, [], [f"the lighthouse: {type(error).__name__}: {error}"]
         return self.lighthouses.of(after), effects, wrong
@@ -335,19 +345,17 @@ def over(world: World, site: int) -> int:
     return world.sites.of(now._replace(streams=_kept(streams)))
 
 
+def heeded(world: World, up: tuple[int, ...]) -> tuple[int, ...]:
+    """What of a stream's way up is heard: after a farewell nothing more but its end."""
+    if FINISHED not in (said := kinds(world, up)):
+        return up
+    last = said.index(FINISHED) + 1
+    return (*up[:last], *(message for message in up[last:] if message == CLOSED))
+
+
 def kinds(world: World, messages: Sequence[int]) -> list[type]:
     """Of which kind these messages are."""
     return [type(world.things.values[message]) for message in messages]
-
-
-def _said(stream: Stream, kind: str, what: Sequence[Any]) -> Stream:
-    """The stream after its agent said something on it, or closed it."""
-    if kind == "close":
-        up = stream.up if stream.flags & SEALED else (*stream.up, CLOSED)
-        return stream._replace(up=up, down=(), flags=stream.flags | AGENT_GONE | SEALED)
-    if not stream.flags & (SEALED | AGENT_GONE):
-        return stream._replace(up=(*stream.up, what[0]))
-    return stream
 
 
 def _closed(stream: Stream) -> Stream:

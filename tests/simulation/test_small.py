@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from lighthouse.core import record
+from lighthouse.core_state import RunState
 from lighthouse.core_values import BaseRecord, Said, SaidHello, Started, StoreRecord
 from lighthouse.values import ROOT, Committed, Died, EntryName, Finished, Hello, Report, Version
-from simulation.small import CONFLUENCE, COVER, COVER_PROOF, NORMAL, PROOF, confluence, explore_all, story, told
+from simulation.small import (
+    CONFLUENCE,
+    COVER,
+    COVER_PROOF,
+    MERGED,
+    NORMAL,
+    PROOF,
+    confluence,
+    explore_all,
+    merge,
+    story,
+    told,
+)
 from simulation.small_checks import broken_by_commit, broken_in, in_history, made_by
 from simulation.small_confluence import Confluence
 from simulation.small_cover import Cover
 from simulation.small_explore import Explorer, explore, replayed
 from simulation.small_host import Spec
 from simulation.small_lighthouse import broken_by_the_past, first_state, turn
+from simulation.small_merge import Merge
 from simulation.small_moves import Heard, Moves
 from simulation.small_tables import Seen, Table, packed, unpacked
 from simulation.small_values import NOW, Host, Numbers
@@ -97,6 +112,39 @@ def test_what_is_not_tried_twice_hides_nothing(spec: Spec) -> None:
 @pytest.mark.parametrize("spec", CONFLUENCE[2:], ids=lambda spec: spec.name)
 def test_what_is_not_tried_twice_hides_nothing_with_more_faults(spec: Spec) -> None:
     assert confluence(spec).endswith("nothing is hidden")
+
+
+@pytest.mark.parametrize("spec", CONFLUENCE[:4], ids=lambda spec: spec.name)
+def test_states_that_are_one_do_alike(spec: Spec) -> None:
+    asked = Merge(spec)
+    assert not asked.wrong()
+    assert 1000 < asked.merged < asked.states, "so few prove nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("spec", CONFLUENCE[4:MERGED], ids=lambda spec: spec.name)
+def test_states_that_are_one_do_alike_with_more_faults(spec: Spec) -> None:
+    assert merge(spec).endswith("nothing is told apart")
+
+
+class Mute(Merge):
+    """As if it made no difference what a host is, but only what it has said and not heard yet."""
+
+    def host(self, host: Host) -> Host:
+        return Host(name=host.name, index=host.index, returns=host.returns)
+
+
+class Unled(Merge):
+    """As if it made no difference what the lighthouse knows, but only its store."""
+
+    def leader(self, lighthouse: RunState) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("merge", [Mute, Unled])
+def test_what_is_left_out_and_matters_is_found(merge: type[Merge]) -> None:
+    assert merge(Spec(name="two", groups=2, steps=1, faults=1, kinds=("crash",))).wrong()
 
 
 class Careless(Moves):
