@@ -141,9 +141,10 @@ class Job:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     def wait(self, phase: str, step: int) -> None:
-        """Where one group is to wait at a moment while a file is there, and all say that they have come to it."""
+        """Where one group is to wait once at a moment, while a file is there, and all say that they have come to it."""
         if f"{phase}@{step}" != self.flags.wait_at:
             return
+        self.flags.wait_at = ""
         (self.out / f"at-{self.group}-{phase}-{step}").touch()
         if self.group != self.flags.wait_group:
             return
@@ -237,7 +238,7 @@ def main() -> None:
     """Reads the flags and runs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--slots", type=int, default=6)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--seed", type=int, default=3)
