@@ -16,8 +16,10 @@ import json
 import os
 import resource
 import signal
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,8 +27,6 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.utils.data import Dataset
 
 from replica import Replica, Slot, Step
@@ -85,6 +85,31 @@ def optimizers(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_
     """Optimizer and schedule of the run."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + 0.1 * n))
+
+
+def sharded(model: nn.Sequential) -> None:
+    """Shards every layer over this group."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def uncompiled() -> None:
+    """Keeps torch's optimizers from importing its compiler, as they do when they are made: here nothing is compiled.
+
+    That is half of what a rank takes to start, and some five hundred start in these tests. A standby has imported it.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    absent = types.ModuleType("torch._dynamo")
+    absent.disable = lambda function, recursive=True, wrapping=True: function  # type: ignore[attr-defined]
+    absent.graph_break = lambda *_: None  # type: ignore[attr-defined]
+    sys.modules["torch._dynamo"] = torch._dynamo = absent  # type: ignore[assignment]
 
 
 class Job:
@@ -160,10 +185,9 @@ class Job:
         dist.init_process_group("gloo")
         model = build(flags.width)
         if flags.fsdp:
-            for layer in model:
-                if isinstance(layer, nn.Linear):
-                    fully_shard(layer, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-            fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+            sharded(model)
+        else:
+            uncompiled()
         optimizer, scheduler = optimizers(model)
         replica = Replica(
             model=model,

@@ -75,7 +75,7 @@ def test_two_are_lost_in_one_step(cluster: Callable[..., Cluster], undisturbed: 
 def test_one_is_lost_while_the_step_of_another_is_taken_over(
     cluster: Callable[..., Cluster], undisturbed: Reference, tmp_path: Path
 ) -> None:
-    """g3 waits before its reduce, so that the step cannot end before the second death. (g1 has no slot in hand in its.)"""
+    """g3 waits before its reduce, so that the step cannot end before the second death."""
     gate = tmp_path / "gate"
     wait = ("--wait-at", "gradients@8", "--wait-group", "g3", "--wait-file", str(gate))
     run = four(cluster, *wait, "--die", "gradients@8", "--die-group", "g1", delay_s=0.05)
