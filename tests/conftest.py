@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MOST_PROCESSES = 8
 """Of tests at a time: an end-to-end test takes some 2 GB."""
-TOGETHER = ("e2e/test_bad_input.py", "simulation/test_scale.py")
+TOGETHER = ("e2e/test_bad_input.py", "e2e/test_cuts.py", "e2e/test_kills.py", "simulation/test_scale.py")
 """Modules with a fixture of their own that is costly to make."""
 
 _stderr = pytest.StashKey[int]()

@@ -3,10 +3,10 @@
 python job.py --out FOLDER --steps 12 [--fsdp] [--die PHASE@STEP --die-group g1 --die-shard 0] [--delay-s 0.02]
 
 PHASE is where this rank ends itself with SIGKILL, once in the life of FOLDER: forward, backward, bucket, gradients,
-roll_call, voted, apply, applied, open, load, loading. Whoever computes slot --poison-slot of the run ends itself, every
-time; --leave-out is a slot whose samples are passed over. The run ends after the step that follows the appearance of
-FOLDER/enough; then each rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to
-FOLDER/steps.
+roll_call, voted, apply, applied, open, load, loading. FOLDER/die-GROUP.SHARD says at any time in which phase to.
+Whoever computes slot --poison-slot of the run ends itself, every time; --leave-out is a slot whose samples are passed
+over. The run ends after the step that follows the appearance of FOLDER/enough; then each rank writes its weights to
+FOLDER/GROUP.SHARD.npy. --dump writes those of every step to FOLDER/steps.
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ class Job:
         if phase == "loading" and self.flags.wait_loading:
             self.wait_loading(Path(self.flags.wait_loading))
         self.wait(phase, step)
+        if self.told_to_die(phase):
+            os.kill(os.getpid(), signal.SIGKILL)
         mine = self.group == self.flags.die_group and self.shard == self.flags.die_shard
         if not mine or phase != self.phase or step < self.die_step:
             return
@@ -145,6 +147,14 @@ class Job:
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def told_to_die(self, phase: str) -> bool:
+        """Whether a test says that this is the moment; it says so once."""
+        told = self.out / f"die-{self.group}.{self.shard}"
+        if not told.exists() or told.read_text() != phase:
+            return False
+        told.unlink()
+        return True
 
     def wait_loading(self, wait: Path) -> None:
         """Stands still amid a load, on every link of it, after the first piece and as long as a file is there."""

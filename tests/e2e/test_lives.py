@@ -9,7 +9,8 @@ import pytest
 from e2e.cluster import Cluster, alive
 from e2e.conftest import Reference
 
-DELAY = ("--delay-s", "0.02")
+DELAY = ("--delay-s", "0.06")
+"""Of a slot. Steps cost a machine with few cores as much as starting does, and there is little to learn from more."""
 
 
 def three(run: Cluster, shards: int = 1) -> None:

@@ -31,7 +31,7 @@ def test_a_slot_that_kills_whoever_computes_it(
     run = cluster("--groups-wanted", "4", "--poison", policy)
     run.lighthouse()
     for name in GROUPS:
-        run.group(name, "--delay-s", "0.02", "--poison-slot", str(POISON))
+        run.group(name, "--delay-s", "0.04", "--poison-slot", str(POISON))
     if policy == "hold":
         run.until(lambda: f"slot {SLOT} of step {STEP} of run" in _hold(run), "the run holds for the slot")
         assert skip_slot(run.address, run.token_file).returncode == 0

@@ -14,7 +14,7 @@ def test_bit_equal_after_kill_and_heal(cluster: Callable[..., Cluster], undistur
     run = cluster("--groups-wanted", "3")
     run.lighthouse()
     for name in ("g0", "g1", "g2"):
-        run.group(name, "--delay-s", "0.01", "--reduce-dtype", dtype, shards=2 if dtype == "bf16" else 1)
+        run.group(name, "--delay-s", "0.03", "--reduce-dtype", dtype, shards=2 if dtype == "bf16" else 1)
     run.until_contributing("g1")
     run.kill_rank("g1")
     run.until_contributing("g1", 2)
@@ -28,7 +28,7 @@ def test_bit_equal_after_kill_and_heal(cluster: Callable[..., Cluster], undistur
 def test_groups_that_add_up_otherwise_are_refused(cluster: Callable[..., Cluster]) -> None:
     run = cluster()
     run.lighthouse()
-    run.group("g0", "--delay-s", "0.01")
+    run.group("g0", "--delay-s", "0.03")
     run.until_contributing("g0")
     run.group("g1", "--reduce-dtype", "bf16")
     assert run.wait_exit("g1") == 2

@@ -8,7 +8,7 @@ from typing import Any
 from e2e.cluster import Cluster
 from e2e.conftest import Reference
 
-DELAY = ("--delay-s", "0.05")
+DELAY = ("--delay-s", "0.1")
 
 
 def begun(run: Cluster, name: str, step: int) -> list[int]:

@@ -30,7 +30,7 @@ def test_a_zoo_of_parameters_loses_a_group_and_heals(run: Cluster) -> None:
     """
     run.lighthouse()
     for name in ("g0", "g1"):
-        run.group(name, "--delay-s", "0.05", shards=2)
+        run.group(name, "--delay-s", "0.1", shards=2)
     run.until_contributing("g1")
     run.kill_rank("g1", shard=1)
     run.until_contributing("g1", 2)
