@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_PROCESSES = 8
@@ -44,6 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # An example that takes long says something about the machine. No test may hang for ever all the same.
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
     config.stash[_stderr] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
 
 
