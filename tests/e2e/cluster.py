@@ -143,7 +143,7 @@ class Cluster:
         """Exit code of a child, None while it runs."""
         return self._children[key].poll()
 
-    def wait_exit(self, key: str, timeout_s: float = 120.0) -> int:
+    def wait_exit(self, key: str, timeout_s: float = 240.0) -> int:
         """Exit code of a child, once it has ended."""
         self.until(lambda: self.exit_of(key) is not None, f"{key} ends", timeout_s)
         return self._children[key].returncode
@@ -161,12 +161,18 @@ class Cluster:
 
     # ---- what can be seen ------------------------------------------------------------------------------------------
 
-    def status(self) -> RunStatus | None:
+    def status(self, timeout_s: float = 2.0) -> RunStatus | None:
         """The run as the lighthouse sees it, None if it does not answer."""
         try:
-            return status_now(self.way_in, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=2.0)
+            return status_now(self.way_in, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=timeout_s)
         except (Unreachable, NotAllowed, FileNotFoundError):
             return None
+
+    def known(self) -> RunStatus:
+        """The run as the lighthouse sees it, which is there and answers, be it late."""
+        status = self.status(60.0)
+        assert status is not None, self.logs()
+        return status
 
     def step(self) -> int:
         """Committed steps, as far as the lighthouse knows; -1 if it does not answer."""
@@ -218,7 +224,7 @@ class Cluster:
             commits = [line for line in lines if line["event"] == "commit" and line.get("life", 1) >= life]
             return sum(bool(line["slots"]) for line in commits) >= steps
 
-        self.until(contributed, f"{name} contributes in its life {life}", 120.0)
+        self.until(contributed, f"{name} contributes in its life {life}", 240.0)
 
     def finish(
         self,
@@ -246,7 +252,7 @@ class Cluster:
         numpy.testing.assert_allclose(weights[0], undisturbed(steps), rtol=rtol, atol=atol)
         return steps
 
-    def until(self, true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def until(self, true: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
         """Waits for a condition. Raises AssertionError with all logs if it does not come."""
         deadline = time.monotonic() + timeout_s
         while not true():

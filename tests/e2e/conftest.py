@@ -17,6 +17,16 @@ REFERENCE_STEPS = 500
 TOGETHER = ("--join-wait-s", "200")
 """Groups that are wanted form together, however long one of them takes to start on a busy machine."""
 
+LIMIT_S = 600.0
+"""Of a test that has none of its own: many times what any takes, on the slowest machine that it is to pass on."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real processes take as long as their machine lets them: what they show does not depend on it."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:

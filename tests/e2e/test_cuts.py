@@ -34,7 +34,7 @@ STALLS = ("--stall-patience-s", "24", "--connect-s", "40")
 hosts_of_our_own = pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}")
 whole = pytest.mark.parametrize("net", [()], indirect=True, ids=["one run"])
 """A run that a test leaves as it found it, for the next one."""
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 class Told:

@@ -14,7 +14,7 @@ THREE_OF_ONE, TWO_OF_TWO = (3, 1), (2, 2)
 CASES = [(THREE_OF_ONE, phase) for phase in PHASES]
 CASES += [(TWO_OF_TWO, phase) for phase in ("backward", "bucket", "roll_call", "voted", "apply")]
 DELAY = ("--delay-s", "0.1")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

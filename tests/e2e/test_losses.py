@@ -17,7 +17,7 @@ from e2e.cluster import SLOTS, Cluster
 from e2e.conftest import Reference
 
 GROUPS = ("g0", "g1", "g2", "g3")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def four(cluster: Callable[..., Cluster], *job: str, delay_s: float = 0.15) -> Cluster:

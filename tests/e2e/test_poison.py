@@ -15,7 +15,7 @@ GROUPS = ("g0", "g1", "g2", "g3")
 STEP, SLOT = 30, 2
 """Slot 2 of step 30 is the one."""
 POISON = (STEP - 1) * SLOTS + SLOT
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

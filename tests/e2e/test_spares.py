@@ -50,5 +50,4 @@ def test_a_spare_takes_over_in_the_step_of_the_loss(cluster: Callable[..., Clust
 
 def roles(run: Cluster) -> dict[str, str]:
     """How each group stands, as the lighthouse sees it."""
-    status = run.status()
-    return {group.name: group.state for group in status.groups} if status is not None else {}
+    return {group.name: group.state for group in run.known().groups}

@@ -33,9 +33,8 @@ def test_killed_ranks_begin_again_in_their_standbys(cluster: Callable[..., Clust
     assert run.lives("g0") == 1
     cold, warm = (line for line in run.ledger("g1") if line["event"] == "split")
     assert (cold["warm"], warm["warm"]) == (0, 1) and cold["import_s"] > warm["import_s"]
-    status = run.status()
-    assert status is not None
-    assert "after its warm start: start " in next(group.detail for group in status.groups if group.name == "g1")
+    detail = next(group.detail for group in run.known().groups if group.name == "g1")
+    assert "after its warm start: start " in detail
     ready(run, "g1", 4)
     assert not set(run.rank_pids("g1", standby=True).values()) & set(standbys.values())
     run.finish(undisturbed)
