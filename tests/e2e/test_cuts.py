@@ -162,15 +162,10 @@ def contributes(run: Cluster, name: str) -> None:
     run.until(lambda: contributed() >= seen + 3, f"{name} contributes", 120.0)
 
 
-def commits(run: Cluster, name: str) -> int:
-    """Steps that the group has committed as a member."""
-    return sum(line["event"] == "commit" for line in run.ledger(name))
-
-
 def goes_on(run: Cluster, name: str, steps: int) -> None:
     """Waits until the group has committed so many steps more."""
-    seen = commits(run, name)
-    run.until(lambda: commits(run, name) >= seen + steps, f"{name} commits {steps} steps more", 90.0)
+    seen = run.commits(name)
+    run.until(lambda: run.commits(name) >= seen + steps, f"{name} commits {steps} steps more", 90.0)
 
 
 # ---- the lighthouse is not heard ------------------------------------------------------------------------------------
@@ -182,10 +177,11 @@ def test_a_group_is_cut_from_the_lighthouse(net: Hosts) -> None:
     """It trains on with the others until its lease has run out; then it is lost, though alive, and comes back."""
     net.begin()
     generation = net.run.generations("g1")
-    seen = commits(net.run, "g1")
+    seen = net.run.commits("g1")
     net.network.cut_both("g1", "lighthouse")
     net.told.until("lost", "g1")
-    assert commits(net.run, "g1") >= seen + 5 and net.run.generations("g1") == generation
+    # One step was in work at the cut, another began after it; how many more there are depends on the machine.
+    assert net.run.commits("g1") >= seen + 2 and net.run.generations("g1") == generation
     net.go_on("g0", "g2", steps=20)
     net.network.heal()
     comes_back_by_entries(net)
