@@ -8,6 +8,9 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.conftest import Reference
 
+ENOUGH = 60
+"""Steps. After 28 the loss of five steps together is once more above half of what it was at first."""
+
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_bit_equal_after_kill_and_heal(cluster: Callable[..., Cluster], undisturbed: Reference, dtype: str) -> None:
@@ -18,6 +21,7 @@ def test_bit_equal_after_kill_and_heal(cluster: Callable[..., Cluster], undistur
     run.until_contributing("g1")
     run.kill_rank("g1")
     run.until_contributing("g1", 2)
+    run.until(lambda: run.committed("g0") >= ENOUGH, "all has been learnt that is asked for below")
     # Eight bits of each step's gradient: weights are near those of the undisturbed run in fp32, not equal to them.
     rtol, atol = (1e-3, 1e-4) if dtype == "fp32" else (0.1, 0.02)
     run.finish(undisturbed, rtol=rtol, atol=atol)
