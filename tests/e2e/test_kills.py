@@ -9,10 +9,7 @@ from e2e.cluster import Cluster
 from e2e.conftest import TOGETHER, Reference
 
 PHASES = ("forward", "backward", "bucket", "gradients", "roll_call", "voted", "apply", "applied")
-THREE_OF_ONE, TWO_OF_TWO = (3, 1), (2, 2)
-"""Groups, and shards of each: a run of its own (and, as pytest tells fixtures apart, an object of its own)."""
-CASES = [(THREE_OF_ONE, phase) for phase in PHASES]
-CASES += [(TWO_OF_TWO, phase) for phase in ("backward", "bucket", "roll_call", "voted", "apply")]
+SHARDED = ("backward", "bucket", "roll_call", "voted", "apply")
 DELAY = ("--delay-s", "0.1")
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,18 +37,28 @@ def begin(run: Cluster, groups: int, shards: int, *flags: str) -> None:
         run.group(f"g{i}", *DELAY, *flags, *(["--fsdp"] if shards > 1 else []), shards=shards)
 
 
-@pytest.mark.parametrize(("trains", "phase"), CASES, indirect=["trains"], ids=str)
-def test_a_rank_dies(trains: Cluster, request: pytest.FixtureRequest, phase: str) -> None:
-    """The last shard of g1, which has contributed to some steps in that life; g1 is back and contributes at the end."""
-    groups, shards = request.node.callspec.params["trains"]
-    life = trains.lives("g1")
-    trains.until_contributing("g1", life)
-    (trains.out / "told").write_text(phase)
-    (trains.out / "told").rename(trains.out / f"die-g1.{shards - 1}")
-    trains.until(lambda: trains.lives("g1") > life, "g1 is lost")
-    trains.until_contributing("g1", life + 1)
-    assert f"rank {shards - 1}: signal 9" in trains.log("g1").rpartition("group_lost")[2].splitlines()[0]
-    assert not any(trains.recomputed(f"g{i}") for i in range(groups))
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("trains", [(3, 1)], indirect=True, ids=["3-1"])
+def test_a_rank_dies(trains: Cluster, phase: str) -> None:
+    dies_and_is_back(trains, 3, 1, phase)
+
+
+@pytest.mark.parametrize("phase", SHARDED)
+@pytest.mark.parametrize("trains", [(2, 2)], indirect=True, ids=["2-2"])
+def test_a_rank_of_two_shards_dies(trains: Cluster, phase: str) -> None:
+    dies_and_is_back(trains, 2, 2, phase)
+
+
+def dies_and_is_back(run: Cluster, groups: int, shards: int, phase: str) -> None:
+    """The last shard of g1, which has contributed to some steps in that life, dies; g1 is back and contributes."""
+    life = run.lives("g1")
+    run.until_contributing("g1", life)
+    (run.out / "told").write_text(phase)
+    (run.out / "told").rename(run.out / f"die-g1.{shards - 1}")
+    run.until(lambda: run.lives("g1") > life, "g1 is lost")
+    run.until_contributing("g1", life + 1)
+    assert f"rank {shards - 1}: signal 9" in run.log("g1").rpartition("group_lost")[2].splitlines()[0]
+    assert not any(run.recomputed(f"g{i}") for i in range(groups))
 
 
 @pytest.mark.parametrize(("groups", "shards", "phase"), [(2, 1, "bucket"), (3, 2, "voted")])
