@@ -58,7 +58,7 @@ def reference(folder: Path, *job: str) -> Reference:
     def weights(steps: int) -> numpy.ndarray:
         length = REFERENCE_STEPS
         while length < steps:
-            length *= 4
+            length *= 2
         kept = folder / str(length) / "out" / "steps"
         folder.mkdir(exist_ok=True)
         with (folder / "lock").open("w") as lock:

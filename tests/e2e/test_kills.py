@@ -10,7 +10,7 @@ from e2e.conftest import TOGETHER, Reference
 
 PHASES = ("forward", "backward", "bucket", "gradients", "roll_call", "voted", "apply", "applied")
 SHARDED = ("backward", "bucket", "roll_call", "voted", "apply")
-DELAY = ("--delay-s", "0.1")
+DELAY = ("--delay-s", "0.15")
 pytestmark = pytest.mark.timeout(600)
 
 
