@@ -22,7 +22,7 @@ from e2e.network import Network, Proxy
 
 from lighthouse.client import NotAllowed, Unreachable, status_now
 from lighthouse.core_values import RunStatus
-from replica.ranks import free_port
+from replica.ranks import reserved_port
 from trainer.evidence import commits, set_aside
 
 JOB = Path(__file__).parent / "job.py"
@@ -47,7 +47,8 @@ class Cluster:
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         self.token_file = folder / "token"
-        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        self._port = reserved_port("127.0.0.1")
+        self.address = f"127.0.0.1:{self._port.getsockname()[1]}"
         if network is not None:
             self.address = f"{network.address('lighthouse')}:7000"
             self._door = Proxy(f"unix:{folder}/door", self.address, folder / "cuts", enter=network.enter("lighthouse"))
@@ -158,6 +159,7 @@ class Cluster:
             os.kill(pid, signal.SIGKILL)
         if self._door is not None:
             self._door.close()
+        self._port.close()
 
     # ---- what can be seen ------------------------------------------------------------------------------------------
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from scripted import ROOT_FOLDER, is_there, until
+from torch.distributed import TCPStore
 
 from replica.environment import NotARankError, RankEnvironment, read_environment, write_environment
 from replica.output import Output
 from replica.processes import kin
-from replica.ranks import Ranks, free_port, last_traceback
+from replica.ranks import Ranks, free_port, last_traceback, reserved_port
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -292,3 +295,15 @@ def test_a_port_for_later_is_none_that_is_given_to_whoever_wants_any() -> None:
     assert all(1024 < port < lowest for port in ports) and len(set(ports)) > 25
     with pytest.raises(OSError, match="assign"):
         free_port("192.0.2.1")
+
+
+@pytest.mark.parametrize("use_libuv", [True, False])
+def test_a_reserved_port_is_kept_from_others_and_can_be_listened_at(use_libuv: bool) -> None:
+    """By torch's store, with which ranks begin: long after the port was chosen, when torch is imported."""
+    with reserved_port("127.0.0.1") as held:
+        port = held.getsockname()[1]
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        store = TCPStore("127.0.0.1", port, 1, True, timedelta(seconds=30), use_libuv=use_libuv)
+        store.set("key", "value")
+        assert store.get("key") == b"value"
