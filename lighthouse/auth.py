@@ -31,6 +31,8 @@ def token_metadata(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 
+ACCEPTED = ("accepted", "1")
+"""What a session that is let in is told before anything is said in it; one that is refused is not."""
 NO_TOKEN = "the call carries no token, or not the one of this lighthouse: use the lighthouse's own token file"
 
 

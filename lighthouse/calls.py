@@ -22,6 +22,8 @@ from typing import Any
 import grpc
 from grpc._cython import cygrpc
 
+from lighthouse.auth import ACCEPTED
+
 PATIENT_S = 0.05
 """How long a message that may wait does so."""
 
@@ -81,7 +83,9 @@ class Call:
     def accept(self) -> None:
         """Tells the caller that its call is answered, before there is anything to send."""
         with self._lock:
-            self._start((), _nothing)
+            if not self._begun and not self._ended:
+                self._begun = True
+                self._call.start_server_batch((cygrpc.SendInitialMetadataOperation((ACCEPTED,), 0),), _nothing)
 
     def send(self, data: bytes) -> None:
         """Sends a message, once those before it are sent. Never waits."""

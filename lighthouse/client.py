@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from lighthouse.auth import token_metadata
+from lighthouse.auth import ACCEPTED, token_metadata
 from lighthouse.codec import from_proto
 from lighthouse.core_values import Happened, RunStatus
 from lighthouse.values import Down, Up
@@ -108,7 +108,10 @@ async def open_session(address: str, *, token: str = "", timeout_s: float = 5.0)
     try:
         async with _deadline(timeout_s, address):
             await channel.channel_ready()
-        call = LighthouseStub(channel).Session(metadata=token_metadata(token))
+            call = LighthouseStub(channel).Session(metadata=token_metadata(token))
+            # Nothing is said before: a write to a call that is being refused can hide why it is.
+            if ACCEPTED[0] not in await call.initial_metadata():
+                await call.code()
         return Session(address, channel, call)
     except BaseException:
         await channel.close()

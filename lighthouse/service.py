@@ -188,6 +188,7 @@ class _Session:
         )
         call.on_message = self._hear
         call.on_over = self._over
+        call.accept()
         call.read()
 
     def _hear(self, at_s: float, data: bytes | None) -> None:

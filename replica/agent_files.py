@@ -17,7 +17,7 @@ from pathlib import Path
 WAITING_BYTES = 64 << 20
 """How much may wait for a slow disk before lines are lost."""
 TOGETHER_S = 0.02
-"""How long a line waits for others; what an agent that is killed takes with it."""
+"""How long a line waits for others, if nothing else is said; what an agent that is killed takes with it."""
 
 _ROTATE = b"\n"
 
@@ -25,10 +25,14 @@ log = logging.getLogger("replica.files")
 
 
 class Appender:
-    """Appends lines to the file at `path`, made with its folders if need be. `append` returns at once."""
+    """Appends lines to the file at `path`, made with its folders if need be. `append` returns at once.
 
-    def __init__(self, path: Path) -> None:
+    together_s: how long a line waits for others
+    """
+
+    def __init__(self, path: Path, together_s: float = TOGETHER_S) -> None:
         self._path = path
+        self._together_s = together_s
         self._file = -1
         self._waiting = 0
         self._lost = 0
@@ -64,7 +68,7 @@ class Appender:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._some.wait()
-            self._closed.wait(TOGETHER_S)
+            self._closed.wait(self._together_s)
             self._some.clear()
             self._take_all()
         self._take_all()

@@ -259,7 +259,7 @@ def bury(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
     hasty = cause.counts and not _forgiven(state, cause)  # who made steps is to be back at once
     pause = min(config.restart_backoff_s * 2 ** (min(alike, 32) - 1), config.restart_backoff_max_s) if hasty else 0.0
     gone = len(life.gone) == config.shards
-    state = noted(state, "group_lost", reason=reason, alike=alike, pause_s=pause)
+    state = noted(state, "group_lost", reason=reason, alike=alike, pause_s=pause, life=life.number)
     state = put(
         _stripped(state, now),
         life=put(

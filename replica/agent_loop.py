@@ -52,7 +52,7 @@ from replica.attach_server import AttachServer
 from replica.environment import RankEnvironment, write_environment
 from replica.lock import GroupLock
 from replica.output import Output
-from replica.ranks import Ranks, free_port, init_method, last_traceback
+from replica.ranks import Ranks, init_method, last_traceback
 from replica.reach import try_peers
 from replica.session_client import SessionClient
 from replica.shelf import left_on, make_shelf, shelf_file
@@ -259,7 +259,7 @@ class AgentLoop:
         self._hands.lock.record(started)
 
     def _variables(self, life: int, address: str) -> list[dict[str, str]]:
-        config, port = self._state.config, free_port(self._options.bind)
+        config, port = self._state.config, self._ranks.new_port(self._options.bind)
         folder = self._hands.folder / str(life)
         folder.mkdir(mode=0o700)
         inherited = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **self._options.environ}

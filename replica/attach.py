@@ -48,6 +48,7 @@ class AgentLink:
     lost: called on the reader thread when the stream has ended, before the training thread can see it
     shelf: where marks of slots wait
     orphan_s: the process is ended if the training thread has not looked this long after the stream ended
+    held_s: how long a mark is held back
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class AgentLink:
         shelf: Shelf | None = None,
         *,
         orphan_s: float = DEFAULTS.orphan_s,
+        held_s: float = HELD_S,
     ) -> None:
         self._address = address
         self._token = token
         self._at_once = at_once
         self._lost = lost
         self._orphan_s = orphan_s
+        self._held_s = held_s
         self._sending = threading.Lock()
         self._shelf = shelf or Shelf("")
         self._held = b""
@@ -83,7 +86,7 @@ class AgentLink:
             sock.sendall(frame(Kind.TOKEN, self._token.encode()) + frame(Kind.MESSAGE, RANK_UP.encode(first)))
         except OSError as error:
             raise LeaveError(f"the agent at {self._address} cannot be reached: {error}") from error
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(HELD_S))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._held_s))
         fork_guard.keep(self, [(sock.fileno(), os.fstat(sock.fileno()).st_ino)], lambda: None)
         with self._sending:
             self._sock = sock
@@ -98,8 +101,8 @@ class AgentLink:
             self._send_all(data)
 
     def say_soon(self, mark: Mark) -> None:
-        """Sends a mark with the next message, after HELD_S at most; one that is of no slot not at all if that is a roll
-        call, which tells more. So the agent is not woken in a step that goes on as it should."""
+        """Sends a mark with the next message, after `held_s` at most; one that is of no slot not at all if that is a
+        roll call, which tells more. So the agent is not woken in a step that goes on as it should."""
         data = frame(Kind.MESSAGE, RANK_UP.encode(mark))
         with self._sending:
             if mark.slot < 0:
@@ -163,7 +166,7 @@ class AgentLink:
         while True:
             try:
                 data = self._sock.recv(_PIECE_BYTES)
-            except BlockingIOError:  # nothing came for HELD_S
+            except BlockingIOError:  # nothing came for so long
                 with self._sending:
                     self._send_all(b"")
                 continue
@@ -196,7 +199,11 @@ def _connected(address: str) -> socket.socket:
     with socket_lock():
         if address.startswith("unix:"):
             sock = socket.socket(socket.AF_UNIX)
-            sock.connect(address.removeprefix("unix:"))
+            try:
+                sock.connect(address.removeprefix("unix:"))
+            except OSError:
+                sock.close()
+                raise
             return sock
         sock = socket.create_connection(split_address(address), timeout=DEFAULTS.dial_s)
     sock.settimeout(None)

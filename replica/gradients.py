@@ -10,15 +10,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
 
 from replica.buckets import Layout, Shape, lay_out
 from replica.errors import MisuseError
+from replica.sharded import is_dtensor, is_fsdp
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 _RUN = 1 << 16
 """Elements whose squares are added up in one go: few enough to stay in a core's cache, and to lose nothing that counts
@@ -167,7 +170,7 @@ def sum_over_shards(model: nn.Module) -> None:
 
 def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
     """All modules of `model` that `fully_shard` was called on."""
-    return [m for m in model.modules() if isinstance(m, FSDPModule)]
+    return [m for m in model.modules() if is_fsdp(m)]
 
 
 def describe(model: nn.Module) -> str:
@@ -181,15 +184,17 @@ def describe(model: nn.Module) -> str:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return tensor
     with torch.no_grad():
         return tensor.to_local()
 
 
 def _is_whole(name: str, parameter: nn.Parameter, shards: int) -> bool:
-    if not isinstance(parameter, DTensor):
+    if not is_dtensor(parameter):
         return shards > 1
+    from torch.distributed.tensor import Shard
+
     if parameter.device_mesh.size() != shards or not all(isinstance(p, Shard) for p in parameter.placements):
         raise MisuseError(
             f"{name} is placed as {parameter.placements} on {parameter.device_mesh}: inside a group of {shards} shards "
@@ -199,9 +204,11 @@ def _is_whole(name: str, parameter: nn.Parameter, shards: int) -> bool:
 
 
 def _new_grad(parameter: nn.Parameter) -> torch.Tensor:
-    if not isinstance(parameter, DTensor):
+    if not is_dtensor(parameter):
         return torch.empty_like(parameter)
     local = torch.empty_like(_local(parameter))
+    from torch.distributed.tensor import DTensor
+
     return DTensor.from_local(
         local,
         parameter.device_mesh,

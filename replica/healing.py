@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from lighthouse.values import ROOT, EntryName, Source, Version
 from replica.beside import let_go
@@ -40,6 +40,9 @@ from replica.values import (
     StageFor,
     UpToDate,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 _ASK_AGAIN_S = 1.0
 _TELL_EVERY_S = 0.5

@@ -12,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from replica.manifest import TensorSpec, pack, packed_bytes
 from replica.plain import NotRepresentable, encode
+from replica.sharded import dtensor_type, is_dtensor
 
-_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, DTensor)
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +54,14 @@ class Leaves:
             raise NotRepresentable(
                 f"two tensors of the training state are called {name}; rename a key of its state_dict"
             )
-        if type(tensor) not in _PLAIN or tensor.is_quantized or tensor.layout is not torch.strided:
+        plain = type(tensor) in _PLAIN or type(tensor) is dtensor_type()
+        if not plain or tensor.is_quantized or tensor.layout is not torch.strided:
             raise NotRepresentable(
                 f"{name} is a {tensor.layout} {type(tensor).__name__}; only plain tensors and DTensors can be healed"
             )
         if tensor.is_meta or is_lazy(tensor):
             raise NotRepresentable(f"{name} has no memory yet; materialise the model before it joins")
-        if isinstance(tensor, DTensor):
+        if is_dtensor(tensor):
             if like is not None and not _sharded_as(tensor, like):
                 raise NotRepresentable(f"{name} is a DTensor laid out otherwise than its parameter")
             self.sharded.add(name)
@@ -131,13 +135,13 @@ class Sight:
         yield [name for name, _ in self.model]
         yield [self.trained]
         yield [(name, type(state), *state) for name, state in self.states.items()]
-        tensors = [tensor for _, tensor in self.model]
+        tensors, sharded = [tensor for _, tensor in self.model], dtensor_type()
         yield [type(each) for each in (*tensors, *self._held)]
         tensors += [each for each in self._held if isinstance(each, torch.Tensor)]
         yield [tensor.layout for tensor in tensors]
-        yield [(t.device_mesh, t.placements, t.shape) for t in tensors if isinstance(t, DTensor)]
+        yield [(t.device_mesh, t.placements, t.shape) for t in tensors if isinstance(t, sharded)]
         yield [(type(p), p.device) for p in self.parameters.values()]
-        yield [(p.device_mesh, p.placements, p.shape) for p in self.parameters.values() if isinstance(p, DTensor)]
+        yield [(p.device_mesh, p.placements, p.shape) for p in self.parameters.values() if isinstance(p, sharded)]
         yield [tensor.dtype for tensor in self.local]
         yield [tensor.shape for tensor in self.local]
         yield [tensor.device for tensor in self.local]
@@ -229,7 +233,7 @@ def encode_state(leaves: Leaves, name: str, state: Any, parameter: torch.Tensor)
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that this rank holds of a tensor, without padding, outside autograd."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return tensor if type(tensor) is torch.Tensor and not tensor.requires_grad else tensor.detach()
     with torch.no_grad():
         return tensor.to_local().detach()
@@ -257,7 +261,7 @@ def _once(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[int]:
 
 def _sharded_as(tensor: DTensor, like: torch.Tensor) -> bool:
     return (
-        isinstance(like, DTensor)
+        is_dtensor(like)
         and tensor.device_mesh == like.device_mesh
         and tensor.placements == like.placements
         and tensor.shape == like.shape

@@ -77,6 +77,7 @@ class Ranks:
         self._ended_sessions: set[int] = set()
         self._ended_life = 0
         self._lasting: list[dict[str, str]] = []
+        self._port: socket.socket | None = None
         self._empty = asyncio.Event()
         self._empty.set()
         self._keeper = subprocess.Popen(
@@ -106,6 +107,13 @@ class Ranks:
             except OSError as error:
                 self._on_exit(life, shard_rank, 1, f"{_TRACEBACK}\nOSError: the rank could not be started: {error}")
         return started
+
+    def new_port(self, host: str) -> int:
+        """A TCP port of `host` for the next life, kept from others until the one after it. Raises OSError."""
+        if self._port is not None:
+            self._port.close()
+        self._port = reserved_port(host)
+        return int(self._port.getsockname()[1])
 
     def end(self, life: int, *, dump_s: float = 0.0) -> None:
         """SIGKILL to the process groups of all ranks of `life`, started or not. `on_exit` follows for each.
@@ -169,6 +177,8 @@ class Ranks:
             await asyncio.wait_for(self.gone(), 2 * self._reap_s)
         except TimeoutError:
             log.warning("ranks do not go, though they were sent SIGKILL: the kernel still holds them")
+        if self._port is not None:
+            self._port.close()
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
         await asyncio.to_thread(self._keeper.wait)
@@ -200,22 +210,32 @@ class Ranks:
 
 
 def free_port(host: str) -> int:
-    """A TCP port of `host` that nobody listens on at the moment. Raises OSError if it is no address of this machine.
+    """A TCP port of `host` that nobody has at the moment. Raises OSError if it is no address of this machine."""
+    with reserved_port(host) as held:
+        return int(held.getsockname()[1])
 
-    A rank takes it only when its interpreter has started, so it is none that the kernel gives to whoever wants any.
+
+def reserved_port(host: str) -> socket.socket:
+    """A socket that has a TCP port of `host`, which nobody else is given by this function as long as it is open.
+
+    Who listens with SO_REUSEADDR, as torch's stores and gRPC do, can take the port all the same: it is for a process
+    that does so only when its interpreter has started, and torch is imported. So it is none that the kernel gives to
+    whoever wants any, either. Raises OSError if `host` is no address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     lowest = _lowest_given()
     for _ in range(_TRIES):
         port = _FIRST_PORT + secrets.randbelow(lowest - _FIRST_PORT) if lowest > _FIRST_PORT else 0
-        with socket.socket(family) as probe:
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                raise
-            return int(probe.getsockname()[1])
+        held = socket.socket(family)
+        try:
+            held.bind((host, port))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before: two could have the port then
+        except OSError as error:
+            held.close()
+            if error.errno == errno.EADDRINUSE:
+                continue
+            raise
+        return held
     raise OSError(errno.EADDRINUSE, f"no port of {host} was free in {_TRIES} tries")
 
 

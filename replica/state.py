@@ -15,16 +15,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from replica.leaves import NOTHING, Common, Extent, Leaves, Sight, Standing, encode_state, local_part
 from replica.manifest import TensorSpec, dtype_named
 from replica.plain import NotRepresentable, decode, encode, tensor_names
+from replica.sharded import is_dtensor, is_fsdp
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 __all__ = ["HasStateDict", "NotRepresentable", "StateMismatch", "TrainingState", "no_collection"]
 
@@ -226,10 +229,8 @@ class TrainingState:
 
 def _reshard(model: nn.Module) -> None:
     """FSDP2 may leave modules gathered after a forward; only their shards are the state."""
-    from torch.distributed.fsdp import FSDPModule
-
     for module in model.modules():
-        if isinstance(module, FSDPModule):
+        if is_fsdp(module):
             module.reshard()
 
 
@@ -241,6 +242,8 @@ def _installer(
 
 
 def _as_sharded(local: torch.Tensor, like: Any) -> DTensor:
+    from torch.distributed.tensor import DTensor
+
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
@@ -318,7 +321,7 @@ def _check(
 
 
 def _fits_shard(spec: TensorSpec, owner: torch.Tensor | None) -> bool:
-    return isinstance(owner, DTensor) and tuple(local_part(owner).shape) == spec.shape
+    return is_dtensor(owner) and tuple(local_part(owner).shape) == spec.shape
 
 
 def _same(field: str, theirs: Any, mine: Any) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_PROCESSES = 8
 """Of tests at a time: an end-to-end test takes some 2 GB."""
-TOGETHER = ("e2e/test_bad_input.py", "simulation/test_scale.py")
+TOGETHER = ("e2e/test_bad_input.py", "e2e/test_cuts.py", "e2e/test_kills.py", "simulation/test_scale.py")
 """Modules with a fixture of their own that is costly to make."""
 
 _stderr = pytest.StashKey[int]()
@@ -44,6 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # An example that takes long says something about the machine. No test may hang for ever all the same.
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
     config.stash[_stderr] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
 
 

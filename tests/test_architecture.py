@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,7 @@ def parse(name: str, source: str) -> Module:
     return Module(name, source, ast.parse(source))
 
 
+@cache
 def modules() -> list[Module]:
     files = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
     names = [p.relative_to(ROOT).as_posix() for p in files]

@@ -38,7 +38,6 @@ from trainer.demo import Demo, judge
 from trainer.launcher import BYTE_MODEL_IMPORTS, LocalPlan, LocalRun, make_token, rank_argv, standby_flags
 from trainer.replay import replay_journal
 from trainer.show import Story, deadline_table, report_table, status_table
-from trainer.text import open_text
 
 DESCRIPTION = "Bellrock keeps one synchronous training run alive while its machines die."
 
@@ -164,6 +163,8 @@ def group(chosen: GroupCommand, command: tuple[str, ...], environ: Mapping[str, 
 def byte_model(config: TrainConfig, shards: int) -> tuple[str, ...]:
     """Command of a rank of the byte model's program. Raises FixTheConfiguration here and now, where each rank would
     else say it with a traceback, as often as it is restarted."""
+    from trainer.text import open_text  # with numpy, which no other command needs
+
     config.check_shards(shards)
     open_text(config.data, config.context)
     return tuple(rank_argv(*to_argv(config)))

@@ -22,7 +22,7 @@ from e2e.network import Network, Proxy
 
 from lighthouse.client import NotAllowed, Unreachable, status_now
 from lighthouse.core_values import RunStatus
-from replica.ranks import free_port
+from replica.ranks import reserved_port
 from trainer.evidence import commits, set_aside
 
 JOB = Path(__file__).parent / "job.py"
@@ -47,7 +47,8 @@ class Cluster:
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         self.token_file = folder / "token"
-        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        self._port = reserved_port("127.0.0.1")
+        self.address = f"127.0.0.1:{self._port.getsockname()[1]}"
         if network is not None:
             self.address = f"{network.address('lighthouse')}:7000"
             self._door = Proxy(f"unix:{folder}/door", self.address, folder / "cuts", enter=network.enter("lighthouse"))
@@ -143,7 +144,7 @@ class Cluster:
         """Exit code of a child, None while it runs."""
         return self._children[key].poll()
 
-    def wait_exit(self, key: str, timeout_s: float = 120.0) -> int:
+    def wait_exit(self, key: str, timeout_s: float = 240.0) -> int:
         """Exit code of a child, once it has ended."""
         self.until(lambda: self.exit_of(key) is not None, f"{key} ends", timeout_s)
         return self._children[key].returncode
@@ -158,15 +159,22 @@ class Cluster:
             os.kill(pid, signal.SIGKILL)
         if self._door is not None:
             self._door.close()
+        self._port.close()
 
     # ---- what can be seen ------------------------------------------------------------------------------------------
 
-    def status(self) -> RunStatus | None:
+    def status(self, timeout_s: float = 2.0) -> RunStatus | None:
         """The run as the lighthouse sees it, None if it does not answer."""
         try:
-            return status_now(self.way_in, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=2.0)
+            return status_now(self.way_in, token=self.token_file.read_text().strip(), run_id=RUN, timeout_s=timeout_s)
         except (Unreachable, NotAllowed, FileNotFoundError):
             return None
+
+    def known(self) -> RunStatus:
+        """The run as the lighthouse sees it, which is there and answers, be it late."""
+        status = self.status(60.0)
+        assert status is not None, self.logs()
+        return status
 
     def step(self) -> int:
         """Committed steps, as far as the lighthouse knows; -1 if it does not answer."""
@@ -196,6 +204,10 @@ class Cluster:
         """Steps that the group has committed or applied, by its ledger."""
         return sum(line["event"] in ("commit", "apply") for line in self.ledger(name.split()[0]))
 
+    def commits(self, name: str) -> int:
+        """Steps that the group has committed as a member, by its ledger."""
+        return sum(line["event"] == "commit" for line in self.ledger(name.split()[0]))
+
     def generations(self, name: str) -> list[int]:
         """Generations that the group has entered, in order."""
         return [line["generation"] for line in self.ledger(name) if line["event"] == "enter"]
@@ -218,7 +230,7 @@ class Cluster:
             commits = [line for line in lines if line["event"] == "commit" and line.get("life", 1) >= life]
             return sum(bool(line["slots"]) for line in commits) >= steps
 
-        self.until(contributed, f"{name} contributes in its life {life}", 120.0)
+        self.until(contributed, f"{name} contributes in its life {life}", 240.0)
 
     def finish(
         self,
@@ -231,9 +243,13 @@ class Cluster:
         """Ends the run and asserts what must hold at the end of every run, whatever happened in it; its last step.
 
         All groups left have bit-equal weights, close to those of an undisturbed run, and consumed what they should.
+        Each commits a step before: one that is still healing when the run is to end has no part in its last step.
         """
-        (self.out / "enough").touch()
         names = names or tuple(key for key in self._children if key != "lighthouse")
+        seen = {name: self.commits(name) for name in names}
+        for name in names:
+            self.until(lambda name=name: self.commits(name) > seen[name], f"{name} is a member")  # type: ignore[misc]
+        (self.out / "enough").touch()
         for name in names:
             assert self.wait_exit(name) == 0, self.logs()
         files = sorted(self.out.glob("*.npy"))
@@ -246,7 +262,7 @@ class Cluster:
         numpy.testing.assert_allclose(weights[0], undisturbed(steps), rtol=rtol, atol=atol)
         return steps
 
-    def until(self, true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def until(self, true: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
         """Waits for a condition. Raises AssertionError with all logs if it does not come."""
         deadline = time.monotonic() + timeout_s
         while not true():

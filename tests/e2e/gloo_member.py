@@ -1,17 +1,18 @@
-"""A member of generations, told line by line on standard input what to do; answers each with a line of JSON.
+"""A member of generations, told through a pipe what to do; answers each with JSON.
 
-Lines are "verb argument …", with numbers as arguments; times in answers are CLOCK_MONOTONIC seconds, which all
+It is told [verb, argument, …], in JSON as well; times in answers are CLOCK_MONOTONIC seconds, which all
 processes of a host share. Communicators and collectives are kept by number; a verb acts on the generation given first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
-import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -163,27 +164,15 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def number_or_text(word: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
-
-
-def main() -> None:
+def main(place: int, pipe: Connection) -> None:
+    """Entry of the process. Ends when the pipe does."""
     torch.set_num_threads(1)
-    member = Member(int(sys.argv[1]))
-    print(json.dumps({"pid": os.getpid()}), flush=True)
-    for line in sys.stdin:
-        verb, *arguments = line.split()
-        try:
-            answer = getattr(member, verb)(*map(number_or_text, arguments))
-        except CommunicatorLost as error:
-            answer = {"lost": str(error)}
-        print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    member = Member(place)
+    with contextlib.suppress(EOFError):
+        while True:
+            verb, *arguments = json.loads(pipe.recv_bytes())
+            try:
+                answer = getattr(member, verb)(*arguments)
+            except CommunicatorLost as error:
+                answer = {"lost": str(error)}
+            pipe.send_bytes(json.dumps(answer).encode())

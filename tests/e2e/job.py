@@ -3,10 +3,10 @@
 python job.py --out FOLDER --steps 12 [--fsdp] [--die PHASE@STEP --die-group g1 --die-shard 0] [--delay-s 0.02]
 
 PHASE is where this rank ends itself with SIGKILL, once in the life of FOLDER: forward, backward, bucket, gradients,
-roll_call, voted, apply, applied, open, load, loading. Whoever computes slot --poison-slot of the run ends itself, every
-time; --leave-out is a slot whose samples are passed over. The run ends after the step that follows the appearance of
-FOLDER/enough; then each rank writes its weights to FOLDER/GROUP.SHARD.npy. --dump writes those of every step to
-FOLDER/steps.
+roll_call, voted, apply, applied, open, load, loading. FOLDER/die-GROUP.SHARD says at any time in which phase to.
+Whoever computes slot --poison-slot of the run ends itself, every time; --leave-out is a slot whose samples are passed
+over. The run ends after the step that follows the appearance of FOLDER/enough; then each rank writes its weights to
+FOLDER/GROUP.SHARD.npy. --dump writes those of every step to FOLDER/steps.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import json
 import os
 import resource
 import signal
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,8 +27,6 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.utils.data import Dataset
 
 from replica import Replica, Slot, Step
@@ -87,6 +87,31 @@ def optimizers(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + 0.1 * n))
 
 
+def sharded(model: nn.Sequential) -> None:
+    """Shards every layer over this group."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def uncompiled() -> None:
+    """Keeps torch's optimizers from importing its compiler, as they do when they are made: here nothing is compiled.
+
+    That is half of what a rank takes to start, and some five hundred start in these tests. A standby has imported it.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    absent = types.ModuleType("torch._dynamo")
+    absent.disable = lambda function, recursive=True, wrapping=True: function  # type: ignore[attr-defined]
+    absent.graph_break = lambda *_: None  # type: ignore[attr-defined]
+    sys.modules["torch._dynamo"] = torch._dynamo = absent  # type: ignore[assignment]
+
+
 class Job:
     """One rank of the job; `observe` is called by the library at each phase of a step."""
 
@@ -112,6 +137,8 @@ class Job:
         if phase == "loading" and self.flags.wait_loading:
             self.wait_loading(Path(self.flags.wait_loading))
         self.wait(phase, step)
+        if self.told_to_die(phase):
+            os.kill(os.getpid(), signal.SIGKILL)
         mine = self.group == self.flags.die_group and self.shard == self.flags.die_shard
         if not mine or phase != self.phase or step < self.die_step:
             return
@@ -120,6 +147,14 @@ class Job:
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def told_to_die(self, phase: str) -> bool:
+        """Whether a test says that this is the moment; it says so once."""
+        told = self.out / f"die-{self.group}.{self.shard}"
+        if not told.exists() or told.read_text() != phase:
+            return False
+        told.unlink()
+        return True
 
     def wait_loading(self, wait: Path) -> None:
         """Stands still amid a load, on every link of it, after the first piece and as long as a file is there."""
@@ -141,9 +176,10 @@ class Job:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     def wait(self, phase: str, step: int) -> None:
-        """Where one group is to wait at a moment while a file is there, and all say that they have come to it."""
+        """Where one group is to wait once at a moment, while a file is there, and all say that they have come to it."""
         if f"{phase}@{step}" != self.flags.wait_at:
             return
+        self.flags.wait_at = ""
         (self.out / f"at-{self.group}-{phase}-{step}").touch()
         if self.group != self.flags.wait_group:
             return
@@ -159,10 +195,9 @@ class Job:
         dist.init_process_group("gloo")
         model = build(flags.width)
         if flags.fsdp:
-            for layer in model:
-                if isinstance(layer, nn.Linear):
-                    fully_shard(layer, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-            fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+            sharded(model)
+        else:
+            uncompiled()
         optimizer, scheduler = optimizers(model)
         replica = Replica(
             model=model,
@@ -237,7 +272,7 @@ def main() -> None:
     """Reads the flags and runs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--slots", type=int, default=6)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--seed", type=int, default=3)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import queue
 import signal
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from e2e import forked, rank_program
 
 from lighthouse.values import EntryName, Source, Version
 from replica.frames import MESSAGE_BYTES, Frames, Kind, frame
@@ -150,8 +151,6 @@ class Fleet:
 
     def spawn(self, name: str, **told: Any) -> Group:
         group = self.groups[name] = Group(name, self.shards)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "grpc", "replica", "e2e.rank_program"])
         for shard in range(self.shards):
             out = str(self.folder / f"{name}-{shard}")
             environment = {
@@ -173,10 +172,7 @@ class Fleet:
                     **told,
                 }
             )
-            from e2e import rank_program
-
-            process = context.Process(target=rank_program.main, args=(text,), daemon=True)
-            process.start()
+            process = forked.start(rank_program.main, text)
             assert process.pid is not None
             group.processes.append(process)
             group.pids[shard] = process.pid

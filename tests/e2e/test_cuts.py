@@ -10,12 +10,13 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster, alive
-from e2e.conftest import Reference
+from e2e.conftest import TOGETHER, Reference
 from e2e.network import Network, Proxy, why_not
 
 from lighthouse.client import Unreachable, watch_now
@@ -25,18 +26,24 @@ from replica.ranks import free_port
 GROUPS = ("g0", "g1", "g2")
 DELAY = ("--delay-s", "0.05")
 LEASE_S = 3.0
-FLAGS = ("--lease-s", str(LEASE_S), "--join-wait-s", "60")
+FLAGS = ("--lease-s", str(LEASE_S), *TOGETHER)
+
+STALLS = ("--stall-patience-s", "24", "--connect-s", "40")
+"""Half of the second is what ranks may take to leave, on a machine with too few cores."""
 
 hosts_of_our_own = pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}")
-pytestmark = [pytest.mark.timeout(300)]
+whole = pytest.mark.parametrize("net", [()], indirect=True, ids=["one run"])
+"""A run that a test leaves as it found it, for the next one."""
+pytestmark = [pytest.mark.timeout(600)]
 
 
 class Told:
-    """What the lighthouse tells, from now on, read by a thread until the lighthouse ends."""
+    """What the lighthouse tells of what happens from now on, read by a thread until the lighthouse ends."""
 
     def __init__(self, run: Cluster) -> None:
         self.events: list[Happened] = []
         self._run = run
+        self._since_s = time.time()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -52,8 +59,11 @@ class Told:
     def _read(self) -> None:
         with contextlib.suppress(Unreachable):
             token = self._run.token_file.read_text().strip()
-            for event in watch_now(self._run.way_in, token=token, run_id="e2e", history=False):
-                self.events.append(event)
+            for event in watch_now(
+                self._run.way_in, token=token, run_id="e2e"
+            ):  # what was, too: this thread may be late
+                if event.time_s >= self._since_s:
+                    self.events.append(event)
 
 
 class Hosts:
@@ -70,9 +80,15 @@ class Hosts:
         self.run.lighthouse()
         for name in self.names:
             self.run.group(name, *DELAY, *job)
-        for name in self.names:
-            self.run.until_contributing(name)
+        self.begin()
         self.pids = {name: self.run.rank_pids(name) for name in self.names}
+
+    def begin(self) -> None:
+        """From now on is told what happens; returns when all train, whatever the test before has left."""
+        self.network.heal()
+        self.applied = len(applied(self.run, "g1"))
+        for name in self.names:
+            contributes(self.run, name)
         self.told = Told(self.run)
 
     def close(self) -> None:
@@ -84,17 +100,21 @@ class Hosts:
         for name in names:
             goes_on(self.run, name, steps)
 
-    def check_not_restarted(self, *names: str) -> None:
-        """These groups have the ranks that they began with, and loaded nothing."""
+    def check_not_restarted(self, *names: str, loaded: bool = False) -> None:
+        """These groups have the ranks that they began with, and loaded nothing, unless they were to."""
         for name in names:
             assert self.run.rank_pids(name) == self.pids[name], self.run.logs()
             assert self.run.lives(name) == 1, self.run.logs()
-            assert not [line for line in self.run.ledger(name) if line["event"] == "load"], self.run.logs()
+            assert loaded or not [x for x in self.run.ledger(name) if x["event"] == "load"], self.run.logs()
+
+    def check_nothing_twice(self) -> None:
+        """Nobody summed a slot twice."""
+        for name in self.names:
+            assert self.run.recomputed(name) == []
 
     def finish(self, undisturbed: Reference) -> None:
         """Nobody summed a slot twice, and all that must hold at the end of a run."""
-        for name in self.names:
-            assert self.run.recomputed(name) == []
+        self.check_nothing_twice()
         self.run.finish(undisturbed)
 
 
@@ -112,34 +132,59 @@ def hosts(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
         one.close()
 
 
-def commits(run: Cluster, name: str) -> int:
-    """Steps that the group has committed as a member."""
-    return sum(line["event"] == "commit" for line in run.ledger(name))
+@pytest.fixture(scope="module")
+def net(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, undisturbed: Reference
+) -> Iterator[Hosts]:
+    """A run of three, with the lighthouse's flags of the parameter, that cuts have no lasting effect on."""
+    net = Hosts(tmp_path_factory.mktemp("cuts") / "run", *request.param)
+    try:
+        net.start()
+        yield net
+        net.check_not_restarted(*GROUPS, loaded=request.param == STALLS)
+        net.finish(undisturbed)
+    finally:
+        net.close()
+
+
+def applied(run: Cluster, name: str) -> list[int]:
+    """Steps that the group has made by entries."""
+    return [line["step"] for line in run.ledger(name) if line["event"] == "apply"]
+
+
+def contributes(run: Cluster, name: str) -> None:
+    """Waits until the group has contributed to three steps more."""
+
+    def contributed() -> int:
+        return sum(line["event"] == "commit" and bool(line["slots"]) for line in run.ledger(name))
+
+    seen = contributed()
+    run.until(lambda: contributed() >= seen + 3, f"{name} contributes", 120.0)
 
 
 def goes_on(run: Cluster, name: str, steps: int) -> None:
     """Waits until the group has committed so many steps more."""
-    seen = commits(run, name)
-    run.until(lambda: commits(run, name) >= seen + steps, f"{name} commits {steps} steps more", 90.0)
+    seen = run.commits(name)
+    run.until(lambda: run.commits(name) >= seen + steps, f"{name} commits {steps} steps more", 90.0)
 
 
 # ---- the lighthouse is not heard ------------------------------------------------------------------------------------
 
 
 @hosts_of_our_own
-def test_a_group_is_cut_from_the_lighthouse(hosts: Callable[..., Hosts], undisturbed: Reference) -> None:
+@whole
+def test_a_group_is_cut_from_the_lighthouse(net: Hosts) -> None:
     """It trains on with the others until its lease has run out; then it is lost, though alive, and comes back."""
-    net = hosts()
-    net.start()
+    net.begin()
     generation = net.run.generations("g1")
-    seen = commits(net.run, "g1")
+    seen = net.run.commits("g1")
     net.network.cut_both("g1", "lighthouse")
     net.told.until("lost", "g1")
-    assert commits(net.run, "g1") >= seen + 5 and net.run.generations("g1") == generation
+    # One step was in work at the cut, another began after it; how many more there are depends on the machine.
+    assert net.run.commits("g1") >= seen + 2 and net.run.generations("g1") == generation
     net.go_on("g0", "g2", steps=20)
     net.network.heal()
     comes_back_by_entries(net)
-    net.finish(undisturbed)
 
 
 def comes_back_by_entries(net: Hosts) -> None:
@@ -147,28 +192,28 @@ def comes_back_by_entries(net: Hosts) -> None:
     assert net.told.until("heal", "g1").text == "by entries"
     net.told.until("switched")
     net.go_on(*GROUPS)
-    applied = [line for line in net.run.ledger("g1") if line["event"] == "apply"]
-    assert len(applied) >= 20, "it followed what the others did meanwhile"
+    assert len(applied(net.run, "g1")) >= net.applied + 20, "it followed what the others did meanwhile"
     assert not net.told.of("fenced")
     net.check_not_restarted(*GROUPS)
+    net.check_nothing_twice()
 
 
 @hosts_of_our_own
-def test_the_lighthouse_is_cut_from_all(hosts: Callable[..., Hosts], undisturbed: Reference) -> None:
+@whole
+def test_the_lighthouse_is_cut_from_all(net: Hosts) -> None:
     """For longer than a lease: everybody trains on as if nothing was, and goes on together afterwards."""
-    net = hosts()
-    net.start()
-    generations = net.run.generations("g0")
+    net.begin()
+    generations = {name: net.run.generations(name) for name in GROUPS}
     net.network.isolate("lighthouse")
     for name in GROUPS:
         net.told.until("lost", name)
     net.go_on(*GROUPS, steps=20)
-    assert all(net.run.generations(name) == generations for name in GROUPS)
+    assert {name: net.run.generations(name) for name in GROUPS} == generations
     net.network.heal()
     net.told.until("formed")
     net.go_on(*GROUPS)
     net.check_not_restarted(*GROUPS)
-    net.finish(undisturbed)
+    net.check_nothing_twice()
 
 
 # ---- a host is cut off ----------------------------------------------------------------------------------------------
@@ -177,12 +222,10 @@ ELSEWHERE = ("lighthouse", "g0", "g2")
 
 
 @hosts_of_our_own
+@whole
 @pytest.mark.parametrize("cut", ["both", "not heard", "hears nothing"])
-def test_a_host_is_cut_off_for_longer_than_a_lease(
-    hosts: Callable[..., Hosts], undisturbed: Reference, cut: str
-) -> None:
-    net = hosts()
-    net.start()
+def test_a_host_is_cut_off_for_longer_than_a_lease(net: Hosts, cut: str) -> None:
+    net.begin()
     if cut != "hears nothing":
         net.network.cut("g1", ELSEWHERE)
     if cut != "not heard":
@@ -191,7 +234,6 @@ def test_a_host_is_cut_off_for_longer_than_a_lease(
     net.go_on("g0", "g2", steps=20)
     net.network.heal()
     comes_back_by_entries(net)
-    net.finish(undisturbed)
 
 
 @hosts_of_our_own
@@ -218,9 +260,6 @@ def test_a_host_is_dead_and_says_nothing(hosts: Callable[..., Hosts], undisturbe
 
 # ---- peers only -----------------------------------------------------------------------------------------------------
 
-STALLS = ("--stall-patience-s", "24", "--connect-s", "40")
-"""Half of the second is what ranks may take to leave, on a machine with too few cores."""
-
 
 @hosts_of_our_own
 @pytest.mark.parametrize(
@@ -233,16 +272,12 @@ STALLS = ("--stall-patience-s", "24", "--connect-s", "40")
     ],
     ids=["g1 is not heard", "g1 hears nothing", "g0 is not heard", "g2 does not hear g1"],
 )
+@pytest.mark.parametrize("net", [STALLS], indirect=True, ids=["one run"])
 def test_members_do_not_reach_each_other(
-    hosts: Callable[..., Hosts],
-    undisturbed: Reference,
-    senders: tuple[str, ...],
-    receivers: tuple[str, ...],
-    out: str,
+    net: Hosts, senders: tuple[str, ...], receivers: tuple[str, ...], out: str
 ) -> None:
     """All of them reach the lighthouse. Whoever lacks the most others is put out, and comes back once it can."""
-    net = hosts(*STALLS)
-    net.start()
+    net.begin()
     net.network.cut(senders, receivers)
     assert net.told.until("apart", timeout_s=90.0).group == out
     others = tuple(name for name in GROUPS if name != out)
@@ -253,7 +288,7 @@ def test_members_do_not_reach_each_other(
     net.go_on(*GROUPS)
     for name in GROUPS:
         assert net.run.rank_pids(name) == net.pids[name] and net.run.lives(name) == 1, net.run.logs()
-    net.finish(undisturbed)
+    net.check_nothing_twice()
 
 
 # ---- one entry ------------------------------------------------------------------------------------------------------

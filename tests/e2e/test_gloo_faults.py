@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e import forked, gloo_member
 from e2e.gloo_member import GRAVE_DESCRIPTORS, GRAVE_THREADS
 
 from replica.communicator import Rendezvous
@@ -28,25 +30,19 @@ class Process:
 
     def __init__(self, place: int) -> None:
         self.place = place
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.gloo_member", str(place)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        self.pipe, theirs = forked.context().Pipe()
+        self.process = forked.start(gloo_member.main, place, theirs)
+        theirs.close()
 
     def tell(self, verb: str, *arguments: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(" ".join(map(str, (verb, *arguments))) + "\n")
-        self.process.stdin.flush()
+        self.pipe.send_bytes(json.dumps([verb, *arguments]).encode())
 
     def hear(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"member {self.place} ended with {self.process.wait()}"
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(self.pipe.recv_bytes())
+        except EOFError:
+            self.process.join()
+            raise AssertionError(f"member {self.place} ended with {self.process.exitcode}") from None
         return answer
 
     def ask(self, verb: str, *arguments: object) -> dict[str, Any]:
@@ -55,19 +51,24 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal and wait until it has taken effect."""
-        self.process.send_signal(number)
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
         if number == signal.SIGKILL:
-            self.process.wait()
+            self.process.join()
         elif number == signal.SIGSTOP:
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+            while not stands_still(self.process.pid):
+                time.sleep(0.0005)
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+        self.process.join()
+        self.pipe.close()
+
+
+def stands_still(pid: int) -> bool:
+    """Whether every thread of a process is stopped."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
 
 def ask_all(group: list[Process], verb: str, *arguments: object) -> list[dict[str, Any]]:
@@ -93,8 +94,6 @@ def start() -> Iterator[Start]:
     def start_some(size: int) -> list[Process]:
         group = [Process(place) for place in range(size)]
         started.extend(group)
-        for member in group:
-            member.hear()
         return group
 
     yield start_some

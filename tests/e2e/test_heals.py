@@ -14,9 +14,9 @@ def test_a_joiner_dies_while_it_heals(cluster: Callable[..., Cluster], undisturb
     run = cluster("--groups-wanted", "2")
     run.lighthouse()
     for name in ("g0", "g1"):
-        run.group(name, "--delay-s", "0.02", shards=2)
+        run.group(name, "--delay-s", "0.1", shards=2)
     run.until_contributing("g0")
-    run.group("g2", "--delay-s", "0.02", "--die", f"{phase}@0", "--die-group", "g2", "--die-shard", "1", shards=2)
+    run.group("g2", "--delay-s", "0.1", "--die", f"{phase}@0", "--die-group", "g2", "--die-shard", "1", shards=2)
     run.until_contributing("g2", 2)
     assert run.lives("g0") == run.lives("g1") == 1
     run.finish(undisturbed)
@@ -26,9 +26,9 @@ def test_a_donor_dies_while_it_is_healed_from(cluster: Callable[..., Cluster], u
     run = cluster("--groups-wanted", "2")
     run.lighthouse()
     for name in ("g0", "g1"):
-        run.group(name, "--delay-s", "0.02", shards=1)
+        run.group(name, "--delay-s", "0.1", shards=1)
     run.until_contributing("g0")
-    run.group("g2", "--delay-s", "0.02", "--wait-at-load", str(run.folder / "loading"))
+    run.group("g2", "--delay-s", "0.1", "--wait-at-load", str(run.folder / "loading"))
     run.until(lambda: (run.folder / "loading").exists(), "g2 is about to load")
     run.kill_rank("g0")  # the donor with the fewest joiners, first by name
     (run.folder / "loading").unlink()
@@ -46,7 +46,7 @@ def test_a_member_dies_while_a_communicator_opens(
     run.lighthouse()
     die = ("--die", "open@5", "--die-group", "g1", "--die-shard", str(shards - 1))
     for name in ("g0", "g1", "g2"):
-        run.group(name, "--delay-s", "0.02", *die, shards=shards)
+        run.group(name, "--delay-s", "0.1", *die, shards=shards)
     run.until_contributing("g1", 2)
     run.kill_rank("g2", shards - 1)
     run.until_contributing("g2", 2)

@@ -9,6 +9,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +17,15 @@ from e2e.cluster import SLOTS, Cluster
 from e2e.conftest import Reference
 
 GROUPS = ("g0", "g1", "g2", "g3")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
-def four(cluster: Callable[..., Cluster], *flags: str, delay_s: float = 0.15) -> Cluster:
+def four(cluster: Callable[..., Cluster], *job: str, delay_s: float = 0.15) -> Cluster:
     """Four groups that train; a slot takes a while, so that what is killed is killed amid a step."""
-    run = cluster("--groups-wanted", "4", "--join-wait-s", "60", *flags)
+    run = cluster("--groups-wanted", "4")
     run.lighthouse()
     for name in GROUPS:
-        run.group(name, "--delay-s", str(delay_s))
+        run.group(name, "--delay-s", str(delay_s), *job)
     for name in GROUPS:
         run.until_contributing(name)
     return run
@@ -72,19 +73,20 @@ def test_two_are_lost_in_one_step(cluster: Callable[..., Cluster], undisturbed: 
 
 
 def test_one_is_lost_while_the_step_of_another_is_taken_over(
-    cluster: Callable[..., Cluster], undisturbed: Reference
+    cluster: Callable[..., Cluster], undisturbed: Reference, tmp_path: Path
 ) -> None:
-    run = four(cluster, delay_s=0.4)
-    before = run.generations("g0")
-    pids = run.rank_pids("g2")
-    kill(run, "g1")
-    run.until(lambda: run.generations("g0") > before, "g0 takes over")
-    os.kill(pids[0], signal.SIGKILL)
-    run.until(lambda: run.lives("g2", ended=True) == 1, "g2 is lost")
+    """g3 waits before its reduce, so that the step cannot end before the second death."""
+    gate = tmp_path / "gate"
+    wait = ("--wait-at", "gradients@8", "--wait-group", "g3", "--wait-file", str(gate))
+    run = four(cluster, *wait, "--die", "gradients@8", "--die-group", "g1", delay_s=0.05)
+    run.until(lambda: len(run.generations("g0")) == 2 and gate.exists(), "g0 takes over, and g3 waits")
+    run.kill_rank("g2")
+    run.until(lambda: len(run.generations("g0")) == 3, "g0 takes over from g2 as well")
+    gate.unlink()
     for name in ("g1", "g2"):
         run.until_contributing(name, 2)
     enters = [line for line in run.ledger("g0") if line["event"] == "enter"]
-    assert enters[1]["step"] == enters[2]["step"], "the second was lost in the very step of the first"
+    assert enters[1]["step"] == enters[2]["step"] == 8, "the second was lost in the very step of the first"
     check_nothing_twice(run, "g0", "g3")
     run.finish(undisturbed)
 

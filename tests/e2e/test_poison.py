@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy
 import pytest
 from e2e.cluster import RUN, SLOTS, Cluster
-from e2e.conftest import Reference
+from e2e.conftest import Reference, reference
 
 GROUPS = ("g0", "g1", "g2", "g3")
 STEP, SLOT = 30, 2
 """Slot 2 of step 30 is the one."""
 POISON = (STEP - 1) * SLOTS + SLOT
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def without_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+def without_it(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """Weights after so many steps of a run of one group that passes over the samples of that slot."""
-    one = Cluster(tmp_path_factory.mktemp("without") / "run")
-    try:
-        one.lighthouse()
-        one.group("g0", "--steps", "500", "--dump", "--leave-out", str(POISON))
-        assert one.wait_exit("g0") == 0, one.logs()
-        yield lambda steps: numpy.load(one.out / "steps" / f"{steps}.npy", allow_pickle=False)
-    finally:
-        one.close()
+    return reference(tmp_path_factory.mktemp("without") / "it", "--leave-out", str(POISON))
 
 
 @pytest.mark.parametrize("policy", ["hold", "skip"])
 def test_a_slot_that_kills_whoever_computes_it(
     cluster: Callable[..., Cluster], without_it: Reference, policy: str
 ) -> None:
-    run = cluster("--groups-wanted", "4", "--join-wait-s", "60", "--poison", policy)
+    run = cluster("--groups-wanted", "4", "--poison", policy)
     run.lighthouse()
     for name in GROUPS:
-        run.group(name, "--delay-s", "0.02", "--poison-slot", str(POISON))
+        run.group(name, "--delay-s", "0.04", "--poison-slot", str(POISON))
     if policy == "hold":
         run.until(lambda: f"slot {SLOT} of step {STEP} of run" in _hold(run), "the run holds for the slot")
         assert skip_slot(run.address, run.token_file).returncode == 0

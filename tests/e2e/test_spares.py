@@ -8,7 +8,7 @@ from typing import Any
 from e2e.cluster import Cluster
 from e2e.conftest import Reference
 
-DELAY = ("--delay-s", "0.05")
+DELAY = ("--delay-s", "0.1")
 
 
 def begun(run: Cluster, name: str, step: int) -> list[int]:
@@ -50,5 +50,4 @@ def test_a_spare_takes_over_in_the_step_of_the_loss(cluster: Callable[..., Clust
 
 def roles(run: Cluster) -> dict[str, str]:
     """How each group stands, as the lighthouse sees it."""
-    status = run.status()
-    return {group.name: group.state for group in status.groups} if status is not None else {}
+    return {group.name: group.state for group in run.known().groups}

@@ -44,14 +44,14 @@ print(json.dumps({
 class Scene:
     """Ranks with standbys: lines shown, and exits as (life, shard_rank, code, errors)."""
 
-    def __init__(self, command: list[str], imports: tuple[str, ...] = ()) -> None:
+    def __init__(self, command: list[str], imports: tuple[str, ...] = (), answer_s: float = READY_S) -> None:
         self.exits: list[tuple[int, int, int, str]] = []
         self._read_end, self._write_end = os.pipe()
         self.output = Output(self._write_end, self._write_end)
         self.mark = f"test-{os.getpid()}-{time.monotonic_ns()}"
         program = python_program(command)
         assert program is not None
-        self.standbys = Standbys(command, program, imports, self.mark, self.output)
+        self.standbys = Standbys(command, program, imports, self.mark, self.output, answer_s)
         ended = lambda *exit: self.exits.append(exit)  # noqa: E731
         self.ranks = Ranks(command, self.mark, dict(os.environ), self.output, ended, self.standbys)
         self.life = 0
@@ -91,8 +91,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(command: list[str], imports: tuple[str, ...] = ()) -> AsyncIterator[Scene]:
-    it = Scene(command, imports)
+async def scene(command: list[str], imports: tuple[str, ...] = (), **more: float) -> AsyncIterator[Scene]:
+    it = Scene(command, imports, **more)
     try:
         yield it
     finally:
@@ -175,7 +175,7 @@ def test_one_that_is_killed_or_stopped_is_done_without(tmp_path: Path) -> None:
     program.write_text("print('runs', flush=True)")
 
     async def story() -> None:
-        async with scene([sys.executable, str(program)]) as it:
+        async with scene([sys.executable, str(program)], answer_s=1.0) as it:
             (stopped,) = await it.warm()
             os.kill(stopped, signal.SIGSTOP)
             pids = await it.start()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 from e2e.cluster import Cluster, check_consumed
+from e2e.conftest import TOGETHER
 from e2e.test_rank_library import undisturbed
 from e2e.zoo_job import SLOTS
 
@@ -17,7 +18,7 @@ JOB = Path(__file__).parent / "zoo_job.py"
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent), prepend=":")
-    one = Cluster(tmp_path / "run", "--lease-s", "5", "--groups-wanted", "2", job=JOB)
+    one = Cluster(tmp_path / "run", "--lease-s", "5", *TOGETHER, "--groups-wanted", "2", job=JOB)
     yield one
     one.close()
 
@@ -29,7 +30,7 @@ def test_a_zoo_of_parameters_loses_a_group_and_heals(run: Cluster) -> None:
     """
     run.lighthouse()
     for name in ("g0", "g1"):
-        run.group(name, "--delay-s", "0.05", shards=2)
+        run.group(name, "--delay-s", "0.1", shards=2)
     run.until_contributing("g1")
     run.kill_rank("g1", shard=1)
     run.until_contributing("g1", 2)

@@ -40,7 +40,7 @@ def main() -> None:
         slots=SLOTS,
         slot_size=4,
         seed=5,
-        steps=1000,
+        steps=1_000_000,
         dataset_length=SAMPLES,
         bucket_bytes=600,
     )

@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replica.data_plan import DataPlan, permuted
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**63), epoch=st.integers(0, 10**6), length=st.integers(1, 3000))
 def test_every_order_is_a_permutation(seed: int, epoch: int, length: int) -> None:
     assert sorted(permuted(seed, epoch, length, 0, length)) == list(range(length))
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**63),
     length=st.integers(1, 2**60),
@@ -27,7 +25,6 @@ def test_shares_make_up_the_slot(seed: int, length: int, run_slot: int, shards: 
     assert whole == tuple(s for r in range(shards) for s in plan.share(run_slot, r))
 
 
-@settings(deadline=None)
 @given(length=st.integers(1, 200), slot_size=st.integers(1, 50), epochs=st.integers(1, 3), seed=st.integers(0, 9))
 def test_a_run_takes_each_sample_once_a_pass(length: int, slot_size: int, epochs: int, seed: int) -> None:
     plan = DataPlan(seed=seed, length=length, slot_size=slot_size, shards=1)

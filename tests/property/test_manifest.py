@@ -34,7 +34,7 @@ def run_of(tensors: dict[str, torch.Tensor]) -> bytes:
 
 
 @given(TENSORS, SIZES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_chunks_are_the_run_of_bytes_cut(kinds: list[tuple[str, tuple[int, ...]]], size: int) -> None:
     tensors = made(kinds)
     specs = pack(tensors.items(), frozenset(), frozenset())
@@ -46,7 +46,7 @@ def test_chunks_are_the_run_of_bytes_cut(kinds: list[tuple[str, tuple[int, ...]]
 
 
 @given(TENSORS, st.integers(0, 1 << 12), st.integers(0, 1 << 12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_columns_are_the_same_tensors(kinds: list[tuple[str, tuple[int, ...]]], sharded: int, on_host: int) -> None:
     tensors = made(kinds)
     marked = [frozenset(f"t{i}" for i in range(12) if bits >> i & 1) for bits in (sharded, on_host)]
@@ -85,7 +85,7 @@ def test_stripes_partition_the_chunks(total: int, size: int, of: int) -> None:
 
 
 @given(TENSORS, SIZES, st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_chunks_land_in_any_order_in_tensors_of_any_layout(kinds: list, size: int, chance: object) -> None:  # type: ignore[type-arg]
     tensors = made(kinds)
     specs = pack(tensors.items(), frozenset(), frozenset())

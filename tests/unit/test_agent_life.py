@@ -33,6 +33,7 @@ from replica.agent_values import (
     OpenSession,
     RankExited,
     RankSaid,
+    Say,
     SessionOpened,
     StartRanks,
     TookOver,
@@ -340,6 +341,8 @@ def test_progress_forgives_a_kill_at_once_and_an_error_only_after_a_while() -> N
         assert script.state.life.alike == 1
         assert script.last(StartRanks).life == life + 1, "without a pause"
         restarted(script, life + 1)
+    told = [effect.fields for effect in script.effects if isinstance(effect, Say) and effect.event == "group_lost"]
+    assert len(told) == 2 and told[0] != told[1], "a line that is as the last one was is not said again"
     script.commits()
     dies(script)
     restarted(script, 4)

@@ -246,11 +246,19 @@ def test_a_ranks_own_end_of_it(tmp_path: Path, kind: str) -> None:
     asyncio.run(story())
 
 
+FOR_EVER_S = 3600.0
+
+
+def rank(it: Scene, shelf: Shelf | None = None, **more: float) -> AgentLink:
+    """A rank's own end, whose commands all wait in its queue."""
+    return AgentLink(it.address, "secret", lambda command: False, lambda reason: None, shelf, **more)
+
+
 def test_marks_of_slots_lie_on_the_shelf_and_go_with_the_roll_call(tmp_path: Path) -> None:
     async def story() -> None:
         async with scene(f"unix:{tmp_path}/a.sock") as it:
             path = Path(make_shelf(tmp_path / "marks.0"))
-            link = AgentLink(it.address, "secret", lambda command: False, lambda reason: None, Shelf(str(path)))
+            link = rank(it, shelf=Shelf(str(path)), held_s=FOR_EVER_S)
             await asyncio.to_thread(link.attach, hello(0))
             begun, done = (Mark(kind=kind, step=1, slot=2) for kind in (MarkKind.SLOT_BEGUN, MarkKind.SLOT_DONE))
             call = RollCall(generation=1, step=1, records=b"r")
@@ -261,9 +269,12 @@ def test_marks_of_slots_lie_on_the_shelf_and_go_with_the_roll_call(tmp_path: Pat
             await until(lambda: len(it.said) == 4)
             assert [message for _, _, message in it.said] == [hello(0), begun, done, call]
             assert it.together == [1, 3] and left_on(path) == []
-            await asyncio.to_thread(lambda: [link.say_soon(begun) for _ in range(500)])
-            await until(lambda: len(it.said) == 504)
-            await asyncio.to_thread(link.close)
+            other = rank(it, shelf=Shelf(make_shelf(tmp_path / "marks.1")))
+            await asyncio.to_thread(other.attach, hello(1))
+            await asyncio.to_thread(lambda: [other.say_soon(begun) for _ in range(500)])
+            await until(lambda: len(it.said) == 505)
+            for each in (link, other):
+                await asyncio.to_thread(each.close)
 
     asyncio.run(story())
 
@@ -279,8 +290,10 @@ def test_a_shelf_that_was_torn_is_empty(tmp_path: Path) -> None:
 def test_marks_are_held_back_until_a_message_or_a_moment_and_dropped_for_a_roll_call(tmp_path: Path) -> None:
     async def story() -> None:
         async with scene(f"unix:{tmp_path}/a.sock") as it:
-            link = AgentLink(it.address, "secret", lambda command: False, lambda reason: None)
-            await asyncio.to_thread(link.attach, hello(0))
+            link, other = rank(it, held_s=FOR_EVER_S), rank(it)
+            for shard_rank, each in enumerate((link, other)):
+                await asyncio.to_thread(each.attach, hello(shard_rank))
+            await until(lambda: len(it.said) == 2)
             marks = [Mark(kind=MarkKind.GRADIENTS, step=step) for step in range(3)]
             call = RollCall(generation=1, step=1, records=b"r")
             opened = RankOpened(number=7)
@@ -288,11 +301,13 @@ def test_marks_are_held_back_until_a_message_or_a_moment_and_dropped_for_a_roll_
             link.say(call)
             link.say_soon(marks[1])
             link.say(opened)
-            await until(lambda: len(it.said) == 4)
-            link.say_soon(marks[2])
             await until(lambda: len(it.said) == 5)
-            assert [message for _, _, message in it.said] == [hello(0), call, marks[1], opened, marks[2]]
-            await asyncio.to_thread(link.close)
+            assert it.said[2:] == [(3, 0, message) for message in (call, marks[1], opened)]
+            other.say_soon(marks[2])
+            await until(lambda: len(it.said) == 6)
+            assert it.said[5] == (3, 1, marks[2])
+            for each in (link, other):
+                await asyncio.to_thread(each.close)
 
     asyncio.run(story())
 

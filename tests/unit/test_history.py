@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lighthouse.history import KEPT_LINKS, History
@@ -22,7 +22,6 @@ def walked(bases: list[tuple[int, Version]], version: Version) -> bool:
     return version == ROOT
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), min_size=1, max_size=12))
 def test_history_is_the_walk_back_from_the_newest_base(moves: list[tuple[int, int]]) -> None:
     history, bases, number = History(), [], 0

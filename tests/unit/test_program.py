@@ -96,7 +96,7 @@ def test_a_standby_says_that_it_waits_and_takes_over(tmp_path: Path) -> None:
 
 
 def test_a_lighthouse_that_was_stopped_for_long_loses_nobody_who_went_on_beating(tmp_path: Path) -> None:
-    with program(tmp_path / "lighthouse.db", lease_s=0.5) as process:
+    with program(tmp_path / "lighthouse.db", lease_s=2.0) as process:
         address = listening(process)
 
         async def group() -> None:
@@ -110,7 +110,7 @@ def test_a_lighthouse_that_was_stopped_for_long_loses_nobody_who_went_on_beating
                         await asyncio.sleep(0.1)
 
                 beating = asyncio.create_task(beat())
-                for stopped_s in (0.8, 2.5):
+                for stopped_s in (2.5, 5.0):
                     process.send_signal(signal.SIGSTOP)
                     await asyncio.sleep(stopped_s)
                     process.send_signal(signal.SIGCONT)

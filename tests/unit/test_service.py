@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from lighthouse.auth import token_metadata
+from lighthouse.auth import ACCEPTED, token_metadata
 from lighthouse.client import NotAllowed, Session, Unreachable, open_session, status, status_now, watch, watch_now
 from lighthouse.core_values import Core, Happened, RunConfig
 from lighthouse.deadlines import DEFAULTS
@@ -167,6 +167,22 @@ def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
                 answer = await health.Check(request, metadata=token_metadata(TOKEN))
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+    run(test)
+
+
+def test_a_session_is_told_that_it_is_let_in_before_anything_is_said(tmp_path: Path) -> None:
+    """So that nobody writes to a call that is being refused, which can hide why it is."""
+
+    async def test() -> None:
+        async with lighthouse(tmp_path) as place, grpc.aio.insecure_channel(place.address) as channel:
+            for token, accepted in ((TOKEN, True), ("wrong", False)):
+                call = LighthouseStub(channel).Session(metadata=token_metadata(token))
+                assert (ACCEPTED[0] in await call.initial_metadata()) is accepted
+                if accepted:
+                    call.cancel()
+                else:
+                    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
     run(test)
 
@@ -391,13 +407,13 @@ def test_a_lease_runs_out_without_polling(tmp_path: Path) -> None:
 
 def test_a_loop_that_was_held_up_judges_nobody_whose_beats_were_waiting(tmp_path: Path) -> None:
     async def test() -> None:
-        async with lighthouse(tmp_path, lease_s=0.4) as place:
+        async with lighthouse(tmp_path, lease_s=1.5) as place:
             process = await _beating_group(place.address)
             assert process.stdout is not None
             assert (await process.stdout.readline()).strip() == b"beating"
             await until(lambda: bool(place.runs._owners) and bool(place.state().groups))
             for _ in range(3):
-                _hold_the_loop_up(1.5)
+                _hold_the_loop_up(2.0)
                 await asyncio.sleep(0.1)
                 assert not place.state().groups["g1"].lost
             assert max(place.state().ticks) > 0.5

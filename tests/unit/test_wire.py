@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lighthouse import wire
@@ -66,7 +66,7 @@ def of_field(name: str, hint: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize(("envelope", "kind"), MESSAGES)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(data=st.data())
 def test_every_message_crosses_the_wire_unchanged(envelope: Envelope, kind: type[Any], data: st.DataObject) -> None:
     value = data.draw(build(kind))
@@ -74,7 +74,7 @@ def test_every_message_crosses_the_wire_unchanged(envelope: Envelope, kind: type
     assert envelope.unwrap(type(envelope.wrap(value)).FromString(carried)) == value
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_roster_told_to_many_is_carried_as_any_other(data: st.DataObject) -> None:
     carrier = Carrier()
@@ -86,7 +86,7 @@ def test_a_roster_told_to_many_is_carried_as_any_other(data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize(("kind", "message"), [(RunStatus, wire.StatusReply), (Happened, wire.Event)])
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(data=st.data())
 def test_status_and_events_cross_the_wire_unchanged(kind: type[Any], message: Any, data: st.DataObject) -> None:
     value = data.draw(build(kind))
@@ -97,7 +97,7 @@ def test_status_and_events_cross_the_wire_unchanged(kind: type[Any], message: An
     ("union", "kind"),
     [pytest.param(u, k, id=k.__name__) for u in (Up, Down, RankUp, RankDown) for k in get_args(u)],
 )
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_message_survives_the_journal(union: Any, kind: type[Any], data: st.DataObject) -> None:
     value = data.draw(build(kind))
