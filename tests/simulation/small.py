@@ -101,7 +101,7 @@ NORMAL = (
     Spec(name="two-crash-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("crash",), returns=False),
     Spec(name="two-break", groups=2, steps=1, faults=1, kinds=("break", "slow")),
     Spec(name="two-crash", groups=2, steps=1, faults=1, kinds=("crash",)),
-    Spec(name="two-restart", groups=2, steps=1, restarts=1, kinds=()),
+    Spec(name="two-restart", groups=2, restarts=1, kinds=()),
     Spec(name="three-forming", faults=1, kinds=("crash",), formed=False, returns=False),
 )
 """Explored in every normal run, the larger ones first."""
