@@ -107,6 +107,7 @@ NORMAL = (
 """Explored in every normal run, the larger ones first."""
 
 PROOF = (
+    Spec(name="three-lost-all", faults=2, restarts=1, kinds=("crash", "host"), returns=False, hasty=False),
     Spec(name="three-all-gone", faults=2, restarts=1, kinds=("crash",), returns=False, hasty=False),
     Spec(name="three-harm", faults=1, kinds=ALL),
     Spec(name="three-lost-twice", faults=2, kinds=("crash", "host"), returns=False),
@@ -116,6 +117,7 @@ PROOF = (
 """Larger ones, for `make proof`."""
 
 OPEN = (
+    Spec(name="three-crash-restart", faults=1, restarts=1, kinds=("crash",), hasty=False),
     Spec(name="two-shards-harm", groups=2, shards=2, faults=1, kinds=ALL),
     Spec(name="two-twice", groups=2, faults=2, kinds=ALL),
     Spec(name="three-harm-restart-delay", faults=1, restarts=1, kinds=ALL, delays=1),
@@ -163,6 +165,7 @@ COVER = (
 """Explored with and without what may go first, in a normal run."""
 
 COVER_PROOF = (
+    Spec(name="three-lost-all", faults=2, restarts=1, kinds=("crash", "host"), returns=False, hasty=False),
     Spec(name="host-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("host",), hasty=False),
     Spec(name="slow-twice", groups=2, steps=1, faults=2, kinds=("crash", "slow"), returns=False),
     Spec(name="crash", faults=1, kinds=("crash",)),
