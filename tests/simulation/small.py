@@ -165,7 +165,6 @@ COVER = (
 """Explored with and without what may go first, in a normal run."""
 
 COVER_PROOF = (
-    Spec(name="three-lost-all", faults=2, restarts=1, kinds=("crash", "host"), returns=False, hasty=False),
     Spec(name="host-restart", groups=2, steps=1, faults=1, restarts=1, kinds=("host",), hasty=False),
     Spec(name="slow-twice", groups=2, steps=1, faults=2, kinds=("crash", "slow"), returns=False),
     Spec(name="crash", faults=1, kinds=("crash",)),
