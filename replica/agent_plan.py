@@ -1,7 +1,8 @@
 """Planned generations: opened beside the present one, and entered by the very step whose roll call names them.
 
 Every member of the present generation is told of the plan, leavers too: all records have to name it. A newer plan
-replaces an older one, but one that ranks were allowed to name stays known: a step in flight may still switch to it.
+replaces an older one, but one that was opened here stays known: others may have been told since that it is ready, and
+a step in flight may still switch to it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from replica.roster import Roster, changed, contributors, has_newcomers, place_o
 from replica.values import Go, Open, RankOpened, ReadyFor, Work
 
 _KEPT = 4
-"""Plans that ranks may still name: one more would take as many switches in flight at once."""
+"""Older plans that others may still name: one more would take as many switches in flight at once."""
 
 
 # ---- record --------------------------------------------------------------------------------------------------------
@@ -49,8 +50,8 @@ def prepare(state: AgentState, message: Prepare, now: float) -> AgentState:
         rendezvous=message.rendezvous,
         set_aside=message.set_aside,
     )
-    named = tuple(old for old in state.plans if old.ready_told)[-_KEPT:]
-    return put(state, plans=(*named, plan))
+    kept = tuple(old for old in state.plans if len(old.opened) == state.config.shards)[-_KEPT:]
+    return put(state, plans=(*kept, plan))
 
 
 def ready(state: AgentState, message: Ready, now: float) -> AgentState:

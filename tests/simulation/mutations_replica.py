@@ -59,8 +59,13 @@ REPLICA: tuple[Mutation, ...] = (
     ),
     _plan(
         "a plan that may be named is forgotten",
-        "return put(state, plans=(*named, plan))",
+        "return put(state, plans=(*kept, plan))",
         "return put(state, plans=(plan,))",
+    ),
+    _plan(
+        "a plan that others may name is forgotten",
+        "if len(old.opened) == state.config.shards)",
+        "if old.ready_told)",
     ),
     _plan(
         "a leaver does not abandon",

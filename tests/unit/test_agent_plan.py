@@ -393,6 +393,32 @@ def test_a_joiner_with_one_shard_behind_is_not_switched() -> None:
     assert script.goes().work.generation == 9
 
 
+@pytest.mark.parametrize("told_ready", [True, False])
+def test_a_plan_replaced_after_a_joiner_opened_it_can_still_be_entered(told_ready: bool) -> None:
+    """The others may have been told that it is ready, though the joiner was not."""
+    script = Script().begins(join=True)
+    script.follows()
+    script.prepared(9, whole(members("b", a=Role.NEWCOMER)))
+    script.ranks(RankOpened(number=9))
+    assert script.ups(Opened) == [Opened(number=9)]
+    if told_ready:
+        script.told(Ready(number=9))
+    script.prepared(10, whole(members("b", a=Role.NEWCOMER)))
+    script.ranks(RankOpened(number=10))
+    script.holds(merged_step(script.version, 5, switch=9))
+    assert script.goes().work.generation == 9
+
+
+def test_a_plan_replaced_before_a_joiner_opened_it_is_forgotten() -> None:
+    """Nobody can have been told that it is ready."""
+    script = Script().begins(join=True)
+    script.follows()
+    script.prepared(9, whole(members("b", a=Role.NEWCOMER)))
+    script.rank(0, RankOpened(number=9))
+    script.prepared(10, whole(members("b", a=Role.NEWCOMER)))
+    assert [plan.number for plan in script.state.plans] == [10]
+
+
 def test_reports_come_whenever_asked_even_in_a_plan() -> None:
     script = named(7)
     script.told(Abandon(number=6))
