@@ -69,15 +69,22 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
             state = replace_gen(state, left_by(gen, group.name, report.version))
         overtaken = report.abandoned > max(gen.number, state.change.number if state.change else 0)
         failed = report.failed and report.generation == gen.number >= report.abandoned
-        # It saw the old generation fail where others saw the switch: it will never enter the new one.
-        outside = report.failed and gen.planned and gen is state.gens[0] and report.generation < gen.number
+        outside = gen.planned and gen is state.gens[0] and report.generation < gen.number and _missed(gen, report)
         if failed or overtaken or outside:
-            why = report.reason or ("a change had begun" if overtaken else "its generation failed")
+            why = report.reason or ("a change had begun" if overtaken else "it saw no switch to its generation")
             state = with_(state, trouble=state.trouble or f"{group.name}: {why}")
     current = state.current
     if current and report.generation == current.number and report.promoted not in ((), current.grown):
         state = replace_gen(state, with_roles(current, report.promoted))
     return state
+
+
+def _missed(gen: Gen, report: Report) -> bool:
+    """Whether the reporter, which is in another generation or in none, will never enter `gen` by itself.
+
+    It saw the old generation fail where others saw the switch; or it has loaded what the switch led to, or loads anew.
+    """
+    return report.failed or not 0 <= report.version.step < gen.version.step
 
 
 def _has_left_heal(group: Group, report: Report) -> bool:
@@ -122,7 +129,7 @@ def _is_stuck(state: RunState, gen: Gen, member: Member) -> bool:
     group = member_group(state, member)
     if member.role is not Role.NEWCOMER or group is None:
         return False
-    return not group.caught and group.report.generation < gen.number
+    return group.report.generation < gen.number and (not group.caught or _missed(gen, group.report))
 
 
 def may_have_more(state: RunState, step: int) -> bool:

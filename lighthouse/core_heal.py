@@ -56,7 +56,7 @@ def advance(state: RunState, now: float) -> RunState:
     donors = _donors(state, standing)
     retry_s = 0.0
     grace = in_grace(state, now)
-    state = _release_over(state, donors, grace)
+    state = _release_over(state, donors, standing, grace)
     if grace:  # joiners that are missing may be on their way back
         retry_s = grace_until_s(state)
     else:
@@ -88,7 +88,7 @@ def _needs(state: RunState, group: Group, standing: Standing | None) -> bool:
     return not takes_part(state, group)
 
 
-def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> RunState:
+def _release_over(state: RunState, donors: dict[str, Group], standing: Standing | None, grace: bool) -> RunState:
     """Ends heals whose joiner is a member by now, and those that cannot go on with the donors that are left."""
     there = {name: {donor.incarnation} for name, donor in donors.items()}
     if grace and state.current is not None:  # a member that is missing may be on its way back
@@ -101,8 +101,8 @@ def _release_over(state: RunState, donors: dict[str, Group], grace: bool) -> Run
         if entered and state.change is None and not group.mismatched:
             state = release(state, group, caught=False)
             continue
-        if state.change is None and core_pause.pauses(state) and not takes_part(state, group):
-            state = release(state, group, caught=False)  # it is too late: nothing leads on from what it has loaded
+        if core_pause.pauses(state) and not takes_part(state, group) and _is_too_late(group, standing):
+            state = release(state, group, caught=False)
             continue
         gone = _gone(group, there)
         if state.change is not None and not _is_staged(state, group, state.change):
@@ -118,6 +118,12 @@ def _is_staged(state: RunState, group: Group, change: Change) -> bool:
     """Whether donors stage, have staged or need not: in a hold there is no roll call to stage by."""
     at_once = group.held and group.first == change.number
     return at_once or group.moving or any(keeping.heal == group.heal for keeping in state.kept)
+
+
+def _is_too_late(group: Group, standing: Standing | None) -> bool:
+    """Whether the others go on, or stand elsewhere than it: where entries are not replayed, nothing leads there."""
+    loaded = group.report.heal == group.heal and group.report.version.step >= 0
+    return standing is None or (loaded and group.report.version != standing.version)
 
 
 def _gone(group: Group, there: dict[str, set[int]]) -> set[str]:

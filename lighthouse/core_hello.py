@@ -146,11 +146,22 @@ def _resume(state: RunState, group: Group) -> RunState:
         state = with_(state, trouble=state.trouble or f"{group.name} did not hear of its base")
     if plan is not None and any(g.number == plan.number and is_member(g, group) for g in state.gens):
         state = with_(state, plan=msgspec.structs.replace(plan, broken=True))
-    if report.heal and not group.heal and not is_member(current, group):  # an earlier lighthouse began it
-        state = change_group(state, group, heal=report.heal, donors=dict.fromkeys(report.donors, 0))
+    entered = is_member(current, group) and current is not None and report.generation >= current.number
+    if report.heal and not group.heal and not entered:  # an earlier lighthouse began it
+        state = _take_over_heal(state, group)
     elif group.heal and not group.caught and not is_member(current, group):
         state = _resume_heal(state, group)
     return _resume_donor(state, group)
+
+
+def _take_over_heal(state: RunState, group: Group) -> RunState:
+    """A joiner goes on with the heal that it is in, unless one of its donors was not told of it: none stages then."""
+    heal, donors = group.report.heal, dict.fromkeys(group.report.donors, 0)
+    taken = msgspec.structs.replace(group, heal=heal, donors=donors)
+    here = [donor for name in donors if (donor := state.groups.get(name)) is not None]
+    if taken.moving or all(heal in donor.report.stagings for donor in here):
+        return put_group(state, taken)
+    return release(state, taken)
 
 
 def _resume_heal(state: RunState, group: Group) -> RunState:

@@ -104,6 +104,8 @@ def _plan(state: RunState, current: Gen, now: float) -> RunState:
     config = state.config
     wanted = limited(wanted, config.contributors_wanted, config.allowed_groups)
     wanted = filled(wanted, config.contributors_wanted, config.allowed_groups)  # nobody may be left to compute else
+    if any(member_group(state, m) is None for m in wanted):
+        return state  # it may be on its way to a lighthouse that was restarted; else a change is due
     names = {m.name: m.incarnation for m in wanted}
     if state.plan is not None:
         planned = _plan_gen(state, state.plan).members

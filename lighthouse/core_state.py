@@ -34,9 +34,8 @@ class Group(Value, frozen=True):
     tried, unreached: the last change for which it has tried its peers, and those that it did not reach
     apart: other members and it do not reach each other, so it is in no generation until it has caught up as a joiner
     unlevelled: it could not get the entry that follows this version, though a holder was named: it heals instead
-    way: how long it took from its start to its first contribution, for people
     loading: it was told to load over its weights and has not confirmed it: what it reported before does not hold
-    progress: what it told last of the heal that it is in
+    way: how long its start took, for people; progress: what it told last of the heal that it is in
     """
 
     name: str
@@ -74,7 +73,8 @@ class Group(Value, frozen=True):
     @property
     def moving(self) -> bool:
         """Its donors have staged and bytes have come, or it has loaded even."""
-        return self.progress is not None or self.caught
+        loaded = self.report.heal == self.heal != 0 <= self.report.version.step
+        return loaded or self.caught or self.progress is not None
 
     @property
     def loads(self) -> bool:

@@ -43,10 +43,14 @@ def draw_spec(chance: Random) -> Spec:
     )
 
 
-class Faults:
-    """Does harm to a world for a while."""
+HANGING = ("cut_peers", "never_load")
+"""What is only noticed because nothing goes on."""
 
-    def __init__(self, world: World, kinds: int = 5) -> None:
+
+class Faults:
+    """Does harm to a world for a while. hanging: of the kinds `HANGING`, too."""
+
+    def __init__(self, world: World, kinds: int = 5, hanging: bool = True) -> None:
         self._world = world
         self._chance = world.engine.chance("faults")
         self._all: dict[str, Callable[[], None]] = {
@@ -72,7 +76,8 @@ class Faults:
             "cold_start": self._cold_start,
             "poison": self._poison,
         }
-        often = [k for k in self._all if k not in ("lost_store", "move_name", "cold_start", "poison")]
+        never = () if hanging else HANGING
+        often = [k for k in self._all if k not in ("lost_store", "move_name", "cold_start", "poison", *never)]
         chosen = self._chance.sample(often, min(kinds, len(often)))
         for rare in ("lost_store", "move_name"):
             if self._chance.random() < 0.04:

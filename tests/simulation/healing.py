@@ -53,6 +53,7 @@ class Healing:
         self._turn = 0
         self._needed = ROOT
         self._loading: Load | None = None
+        self._wanted = 0
 
     # ---- for others ------------------------------------------------------------------------------------------------
 
@@ -171,11 +172,15 @@ class Healing:
         self.held.clear()
         self.expected.clear()
         self._loading = message
+        if message.heal < self._wanted:
+            self.supersede(self._wanted)
+            return
         until_s = self._world.engine.now + self._world.run_config().deadlines.heal_s
         self._rank.later(rehearsal_s, self._load_from, message, until_s)
 
     def supersede(self, heal: int) -> None:
         """A load of an older heal is over, though its sources may not know yet."""
+        self._wanted = max(self._wanted, heal)
         if self._loading is not None and self._loading.heal < heal:
             self._load_over(LoadFailed(heal=self._loading.heal, reason="another heal took its place"))
 

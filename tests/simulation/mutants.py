@@ -28,10 +28,11 @@ from typing import NamedTuple
 
 from simulation.mutation import Mutation, Rotten, mutated
 from simulation.mutations_data import DATA
+from simulation.mutations_heals import HEALS
 from simulation.mutations_lighthouse import LIGHTHOUSE
 from simulation.mutations_replica import REPLICA
 
-MUTATIONS = (*LIGHTHOUSE, *REPLICA, *DATA)
+MUTATIONS = (*LIGHTHOUSE, *HEALS, *REPLICA, *DATA)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -101,6 +101,20 @@ def test_a_joiner_that_entered_and_is_one_behind_loads_again() -> None:
     assert len(lead.told("j1", Heal)) == 2
 
 
+@pytest.mark.parametrize("back", [0, 1])
+def test_who_has_loaded_in_an_earlier_pause_loads_again_unless_nothing_was_made_since(back: int) -> None:
+    """It is back amid a pause, out of a heal that an earlier lighthouse had begun."""
+    lead, version, _ = paused(min_groups=2)
+    stood = Version(version.step - back, version.generation)
+    report = report_of(lead.state.last_number, stood, heal=77, donors=("g1",))
+    lead.hello("j2", report, setup=PAUSES)
+    lead.say("j2", report, CaughtUp(version=stood))
+    assert len(lead.told("j2", Heal)) == back
+    number = lead.state.last_number
+    lead.say("j1", report_of(number, NOWHERE), report_of(number, version))
+    assert ("j2" in lead.members) is (back == 0)
+
+
 @pytest.mark.parametrize("setup", [SETUP, PAUSES])
 def test_only_runs_that_say_so_pause(setup: dict[str, str]) -> None:
     lead = Lead(groups_wanted=2)
