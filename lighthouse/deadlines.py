@@ -82,6 +82,8 @@ _LEASE, _STALL, _CONNECT = KNOBS
 ROWS = (
     # Two beats may be lost, or one be late by a third of the lease, before anybody is.
     _row("beat_s", _LEASE, 1, 3, "pause between two beats of an agent", "it beats"),
+    # With what a connection takes, everybody is back before a restarted lighthouse judges anybody.
+    _row("redial_s", _LEASE, 1, 4, "longest pause before a session is tried again", "it is"),
     _row("report_s", _LEASE, 1, 1, "reports in a change", "who has not reported is not in the next generation"),
     _row("last_weights_s", _LEASE, 2, 1, "the run after all members have died", "it ends: restore is needed"),
     _row("late_s", _LEASE, 1, 8, "lateness of a wake-up of the lighthouse", "it reads all there is before it judges"),
@@ -131,6 +133,7 @@ class Deadlines(Value, frozen=True):
 
     knobs: Knobs
     beat_s: float
+    redial_s: float
     report_s: float
     last_weights_s: float
     late_s: float
@@ -184,6 +187,7 @@ class Deadlines(Value, frozen=True):
 
 _ORDER = (
     ("beat_s", "report_s", "a lease must outlast a beat"),
+    ("redial_s", "report_s", "members must be back within the first lease of a restarted lighthouse"),
     ("dying_s", "report_s", "a report must not wait for the dying longer than it is waited for"),
     ("report_s", "last_weights_s", "a run is not given up before its members could report"),
     ("session_s", "welcome_s", "one try to reach the lighthouse must fit into the patience for it"),

@@ -68,7 +68,7 @@ def closed(state: AgentState, event: SessionClosed, now: float) -> AgentState:
     session, config = state.session, state.config
     if event.session != session.number or session.phase is SessionPhase.CLOSED:
         return state
-    pause = min(config.reconnect_s * 2 ** min(session.tries, 32), config.reconnect_max_s)
+    pause = min(config.reconnect_s * 2 ** min(session.tries, 32), deadlines(state).redial_s)
     again = Session(
         number=session.number,
         tries=session.tries + 1,

@@ -38,9 +38,7 @@ class AgentConfig(Value, frozen=True):
     insists: tuple[str, ...] = ()
     """Fields of `knobs` that a person gave: the group leaves a run that has others, saying so."""
     reconnect_s: float = 0.25
-    """Pause before a Session is tried again; doubled with each failure, up to `reconnect_max_s`."""
-    reconnect_max_s: float = 2.0
-    """Longest pause between two tries of a Session."""
+    """Pause before a Session is tried again; doubled with each failure, up to the deadline `redial_s`."""
     restart_limit: int = 3
     """So many lives in a row may end by the same failure (last line of the traceback, or exit code); then the agent
     ends, saying why."""

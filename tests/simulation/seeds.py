@@ -1,7 +1,7 @@
 """Worlds from seeds: faults of all kinds for a while, then calm, in which the run must recover, go on and finish.
 
-That a stall is seen at last may hide that something was forgotten. So in the worlds of seeds from `PROMPT` on nothing
-hangs that others wait for, and nobody has the patience to see a stall: all must recover without.
+That a stall is seen at last, or an opening given up, may hide that something was forgotten. So in the worlds of seeds
+from `PROMPT` on nothing hangs that others wait for, and no patience with that ever ends: all must recover without.
 
 python -m simulation.seeds --seed 7            replays one seed, and prints the end of its story if it fails
 python -m simulation.seeds --seed 7 --journal FILE    … and writes its lighthouses' journal, for bellrock replay
@@ -63,7 +63,7 @@ def new_world(seed: int) -> tuple[World, Faults, Random]:
     spec = msgspec.structs.replace(draw_spec(chance), skip_poison=Random(f"{seed}/poison").random() < 0.5)
     prompt = seed >= PROMPT
     if prompt:
-        spec = msgspec.structs.replace(spec, stall_patience_s=100.0 * RECOVER_S)
+        spec = msgspec.structs.replace(spec, stall_patience_s=10.0 * RECOVER_S, connect_s=10.0 * RECOVER_S)
     world = World(seed, spec)
     return world, Faults(world, kinds=chance.choice([2, 4, 6, 10]), hanging=not prompt), chance
 

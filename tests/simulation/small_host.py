@@ -138,7 +138,6 @@ class Machine:
             host=f"host-{host.name}",
             shards=spec.shards,
             reconnect_s=0.0,
-            reconnect_max_s=0.0,
             restart_limit=1000,
             restart_backoff_s=0.0,
             restart_backoff_max_s=0.0,
