@@ -59,6 +59,7 @@ sim: $(INSTALLED)
 proof: COUNT ?= 20000
 proof: $(INSTALLED)
 	$(SIMULATION) simulation.seeds --first $(FIRST) --count $(COUNT)
+	$(SIMULATION) simulation.seeds --first $$((1000000 + $(FIRST))) --count $$(($(COUNT) / 4))
 	$(SIMULATION) simulation.small --all
 	$(SIMULATION) simulation.small --confluence
 	$(SIMULATION) simulation.small --cover --all

@@ -31,7 +31,17 @@ from lighthouse.core_state import (
     tell,
     with_,
 )
-from lighthouse.core_values import CloseStream, Core, Effect, EndRun, GroupStanding, Hold, RunConfig, RunStatus
+from lighthouse.core_values import (
+    CloseStream,
+    Core,
+    Effect,
+    EndRun,
+    GroupStanding,
+    Hold,
+    RunConfig,
+    RunStatus,
+    StoreNumber,
+)
 from lighthouse.names import natural_key
 from lighthouse.values import Leave, Role
 
@@ -243,7 +253,10 @@ def _reports_due(state: RunState, now: float) -> bool:
 
 
 def _end(state: RunState, reason: str) -> RunState:
-    state = tell(with_(state, ended=reason), "ended", reason)
+    """Ends the run for good. A number is spent for it: the store refuses that to one that does not lead any more."""
+    number = state.last_number + 1
+    state = emit(with_(state, ended=reason, last_number=number), StoreNumber(number=number))
+    state = tell(state, "ended", reason)
     leave = Leave(reason=reason, success=False)
     state = send_all(state, ((group, leave) for group in state.groups.values()))
     return emit(state, EndRun(success=False, reason=reason))

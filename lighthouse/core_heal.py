@@ -72,7 +72,9 @@ def advance(state: RunState, now: float) -> RunState:
 
 def _donors(state: RunState, standing: Standing | None) -> dict[str, Group]:
     if standing is not None:
-        return {g.name: g for g in standing.on if not g.draining}
+        staying = {g.name: g for g in standing.on if not g.draining}
+        # In a pause all wait for the joiner, those who are about to leave, too.
+        return staying or ({g.name: g for g in standing.on} if state.hold is Hold.PAUSE else {})
     current = state.current
     roster = current.roster if current else ()
     groups = (member_group(state, m) for m in roster if m.role is not Role.NEWCOMER)

@@ -18,6 +18,7 @@ from replica.agent_core import decide as agent_decide
 from replica.agent_values import ToRanks
 from replica.rollcall import Record
 from replica.values import Commit, Work
+from simulation.network import LIGHTHOUSE
 from simulation.store import Store
 
 if TYPE_CHECKING:
@@ -321,9 +322,9 @@ class Watch(Notes):
         if effect.success or "held for" in effect.reason:
             return
         newest = max(self.bases.values(), default=ROOT)
-        patient_s = self._world.spec.lease_s * 2
+        since_s = self._world.engine.now - self._world.spec.lease_s * 2
         for group in self._world.groups.values():
-            if group.paused_until > self._world.engine.now - patient_s:
+            if group.paused_until > since_s or self._world.network.were_apart(group.label, LIGHTHOUSE, since_s):
                 continue
             # A copy is whole only where all shards have it: of a heal that failed, some ranks may have loaded theirs.
             whole = group.training and all(rank.book.usable for rank in group.ranks)

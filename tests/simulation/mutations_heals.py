@@ -113,6 +113,7 @@ HEALS: tuple[Mutation, ...] = (
     _pause("who was given up is waited for again at once", "retry_s=now + wait_s, caught", "retry_s=now, caught"),
     _pause("who stands there is waited for", "if g.name not in standing and", "if"),
     _change("entries are applied where nothing is replayed", " or core_pause.pauses(state):", ":"),
+    _heal("who is about to leave gives nothing in a pause", "return staying or (", "return staying and ("),
     _heal("what was loaded before others went on will do", "(loaded and group.report.version !=", "(False and 0 !="),
     _heal("what was loaded in a pause is loaded again", "(loaded and group.report.version !=", "(loaded and 0 !="),
     _heal("donors are named while nobody pauses", "standing is not None or not core_pause.pauses(state)", "True"),

@@ -46,6 +46,11 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "        if state.change is None:\n            state = core_plan",
         "        if True:\n            state = core_plan",
     ),
+    _core(
+        "one that leads no more ends the run",
+        "    state = emit(with_(state, ended=reason, last_number=number), StoreNumber(number=number))\n",
+        "    state = with_(state, ended=reason)\n",
+    ),
     # ---- unplanned changes
     _change(
         "a number is used and not stored",

@@ -27,6 +27,7 @@ class Network:
         self._engine = engine
         self._delay_s = delay_s
         self._cuts: dict[tuple[str, str], int] = {}
+        self._mended: dict[tuple[str, str], float] = {}
         self._streams: list[Stream] = []
 
     def delay(self) -> float:
@@ -43,6 +44,10 @@ class Network:
         """Whether a and b cannot talk: nothing arrives in one direction at least."""
         return self.blocked(a, b) or self.blocked(b, a)
 
+    def were_apart(self, a: str, b: str, since_s: float) -> bool:
+        """Whether a and b could not talk, at the end of a cut at least, at some time since then."""
+        return self.apart(a, b) or any(self._mended.get(way, -1.0) > since_s for way in ((a, b), (b, a)))
+
     def cut(self, source: str, target: str) -> None:
         """From now on nothing from `source` arrives at `target`. Cuts add up."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
@@ -52,6 +57,7 @@ class Network:
         left = self._cuts.get((source, target), 0) - 1
         self._cuts[source, target] = max(left, 0)
         if left <= 0:
+            self._mended[source, target] = self._engine.now
             for stream in list(self._streams):
                 stream.mended(source, target)
 

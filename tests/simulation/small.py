@@ -113,11 +113,12 @@ PROOF = (
     Spec(name="three-lost-twice", faults=2, kinds=("crash", "host"), returns=False),
     Spec(name="two-gone-restart", groups=2, faults=2, restarts=1, kinds=("crash", "host"), returns=False),
     Spec(name="three-gone", faults=1, kinds=("crash", "host"), returns=False),
+    Spec(name="three-crash-restart", faults=1, restarts=1, kinds=("crash",), hasty=False),
 )
 """Larger ones, for `make proof`."""
 
 OPEN = (
-    Spec(name="three-crash-restart", faults=1, restarts=1, kinds=("crash",), hasty=False),
+    Spec(name="three-lost-restart", faults=1, restarts=1, kinds=("crash", "host"), hasty=False),
     Spec(name="two-shards-harm", groups=2, shards=2, faults=1, kinds=ALL),
     Spec(name="two-twice", groups=2, faults=2, kinds=ALL),
     Spec(name="three-harm-restart-delay", faults=1, restarts=1, kinds=ALL, delays=1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from simulation.small import (
     COVER_PROOF,
     MERGED,
     NORMAL,
-    OPEN,
     PROOF,
     confluence,
     explore_all,
@@ -85,14 +83,6 @@ def test_a_story_is_told_again_move_by_move() -> None:
     assert lines[-3].startswith("g1: generation 1, stands on (0, 0)")
     assert not [line for line in lines if "BROKEN" in line]
     assert replayed(spec, [("restart",)])[-1].strip() == "this cannot happen here"
-
-
-def test_a_plan_that_is_ready_is_not_forgotten_for_one_of_a_restarted_lighthouse(root: Path) -> None:
-    """All have opened generation 3, and two know that it is ready; the next lighthouse plans 4 for the same joiner."""
-    text = (root / "tests/simulation/stories/planned_twice.txt").read_text()
-    moves = [tuple(int(w) if w.isdigit() else w for w in line.split()) for line in text.splitlines()]
-    lines = replayed(next(spec for spec in OPEN if spec.name == "three-crash-restart"), moves)
-    assert lines[-4:-1] == [f"{name}: generation 3, stands on (2, 2), waits for NOTHING" for name in ("g1", "g2", "g3")]
 
 
 @pytest.mark.parametrize("spec", COVER[:2], ids=lambda spec: spec.name)

@@ -137,6 +137,20 @@ def test_weights_that_are_being_written_over_are_no_base() -> None:
     assert any(isinstance(effect, EndRun) for effect in lead.effects), "all live weights are gone"
 
 
+def test_a_number_is_spent_before_anybody_hears_that_the_run_has_ended() -> None:
+    """The store refuses it to a lighthouse that leads no more, and knows nothing of those who live."""
+    lead = Lead(groups_wanted=1)
+    lead.form("g1")
+    lead.hello("j1")
+    died(lead, "g1")
+    lead.say("j1", report_of(lead.state.last_number))
+    lead.take()
+    lead.pass_time(2.5 * lead.state.config.lease_s, ("j1",))
+    stored, *told, end = lead.effects
+    assert stored == StoreNumber(number=lead.state.last_number) and isinstance(end, EndRun)
+    assert lead.told("j1", Leave) and told
+
+
 def test_a_run_does_not_end_while_weights_may_live() -> None:
     lead = Lead(groups_wanted=2)
     lead.form("g1", "g2")

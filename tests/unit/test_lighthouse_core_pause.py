@@ -9,7 +9,21 @@ from lead import SETUP, Lead, report_of, standing
 
 from lighthouse.core import hold, wake_at
 from lighthouse.core_values import Hold, Tell
-from lighthouse.values import Abandon, Base, Beat, CaughtUp, Failure, Goodbye, Heal, Prepare, Progress, Stage, Version
+from lighthouse.values import (
+    Abandon,
+    Base,
+    Beat,
+    CaughtUp,
+    Drain,
+    Failure,
+    Goodbye,
+    Heal,
+    Leave,
+    Prepare,
+    Progress,
+    Stage,
+    Version,
+)
 
 TWO = ("g1", "g2")
 PAUSES = {**SETUP, "heal": "pause"}
@@ -44,6 +58,22 @@ def test_the_others_wait_until_it_has_loaded_and_keep_what_they_answer_for() -> 
     lead.say("j1", report_of(number, NOWHERE), report_of(number, version))
     assert lead.members == ["g1", "g2", "j1"] and not lead.told("j1", Prepare)
     assert [lead.told(name, Base)[-1].slots for name in (*TWO, "j1")] == [(0, 1, 2), (3, 4, 5), ()]
+
+
+@pytest.mark.parametrize(("leaving", "donors"), [((), TWO), (("g1",), ("g2",)), (TWO, TWO)])
+def test_who_is_about_to_leave_gives_if_nobody_else_can(leaving: tuple[str, ...], donors: tuple[str, ...]) -> None:
+    lead = Lead(groups_wanted=2)
+    version = lead.form(*TWO, setup=PAUSES)
+    lead.hello("j1", setup=PAUSES)
+    number = lead.state.last_number
+    for name in leaving:
+        lead.say(name, Drain())
+    lead.say("j1", report_of(number))
+    for name in TWO:
+        lead.say(name, standing(version, abandoned=number))
+    (heal,) = lead.told("j1", Heal)
+    assert tuple(source.name for source in heal.sources) == donors
+    assert not any(lead.told(name, Leave) for name in TWO)
 
 
 def given_up(lead: Lead) -> list[str]:
