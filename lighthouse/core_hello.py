@@ -34,10 +34,13 @@ def take_hello(state: RunState, conn: int, hello: Hello, now: float) -> RunState
         return emit(state, Send(conn=conn, message=Refused(reason=refusal)), CloseStream(conn=conn))
     known = state.groups.get(hello.name)
     newer = max(known.incarnation if known else 0, *(g.members.get(hello.name, 0) for g in state.gens), 0)
-    if hello.incarnation and hello.incarnation < newer:
+    claimed = hello.incarnation
+    if hello.previous and _is_elsewhere(state, hello, newer):  # started there since: it was not for a new life here
+        claimed = hello.previous
+    if claimed and claimed < newer:
         # A number below the first is of a store that was lost: as it is.
-        since = state.first_number - 1 if hello.incarnation >= state.first_number else 0
-        older, by = hello.incarnation - since, newer - since
+        since = state.first_number - 1 if claimed >= state.first_number else 0
+        older, by = claimed - since, newer - since
         state = tell(state, "fenced", f"incarnation {older} is older than {by}", hello.name)
         return emit(state, Send(conn=conn, message=Fenced(by=newer)), CloseStream(conn=conn))
     if not state.gens and not len(state.groups):
@@ -53,6 +56,15 @@ def take_hello(state: RunState, conn: int, hello: Hello, now: float) -> RunState
     elif known is not None and known.conn:
         state = emit(without_conn(state, known.conn), CloseStream(conn=known.conn))
     return _welcome(state, conn, hello, incarnation, known, now)
+
+
+def _is_elsewhere(state: RunState, hello: Hello, incarnation: int) -> bool:
+    """Whether the incarnation of that name is on another host."""
+    known = state.groups.get(hello.name)
+    if known is not None and known.incarnation == incarnation:
+        return known.host != hello.host
+    rosters = (gen.roster for gen in state.gens if gen.members.get(hello.name) == incarnation)
+    return any(m.name == hello.name and m.host != hello.host for roster in rosters for m in roster)
 
 
 def _refusal(state: RunState, hello: Hello) -> str:

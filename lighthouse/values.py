@@ -128,9 +128,8 @@ class Report(Message, frozen=True):
 class Hello(Message, frozen=True):
     """First message of a Session.
 
-    incarnation: 0 asks for a new number; a reconnecting agent says its own
-    host: a name of the machine; took_over: it holds the lock of its name on this host and any predecessor's ranks have
-    been ended
+    incarnation: a reconnecting agent's own; 0 asks for a new one. previous: then, that of its life before, if any
+    host: a name of the machine; took_over: it holds the name's lock there, and has ended any predecessor's ranks
     setup: what must be equal in all groups, field by field (model, slots, slot_size, seed, shards, steps, data, ...)
     rendezvous, weights: by shard_rank, "host:port" of each rank's TCPStore and of its weight server
     digest: digest of the state that the group starts with (all shards)
@@ -146,6 +145,7 @@ class Hello(Message, frozen=True):
     weights: tuple[str, ...]
     digest: int
     report: Report
+    previous: int = 0
 
 
 class Beat(Message, frozen=True):

@@ -99,7 +99,7 @@ class Report(_message.Message):
     def __init__(self, abandoned: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., cursor: _Optional[int] = ..., generation: _Optional[int] = ..., failed: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., promoted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., entries: _Optional[_Iterable[_Union[EntryName, _Mapping]]] = ..., stop: _Optional[bool] = ..., mark: _Optional[int] = ..., reason: _Optional[str] = ..., step_slots: _Optional[int] = ..., heal: _Optional[int] = ..., donors: _Optional[_Iterable[str]] = ..., stagings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run_id", "name", "incarnation", "host", "took_over", "setup", "rendezvous", "weights", "digest", "report")
+    __slots__ = ("run_id", "name", "incarnation", "host", "took_over", "setup", "rendezvous", "weights", "digest", "report", "previous")
     class SetupEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class Hello(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     name: str
     incarnation: int
@@ -127,7 +128,8 @@ class Hello(_message.Message):
     weights: _containers.RepeatedScalarFieldContainer[str]
     digest: int
     report: Report
-    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ..., host: _Optional[str] = ..., took_over: _Optional[bool] = ..., setup: _Optional[_Mapping[str, str]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., weights: _Optional[_Iterable[str]] = ..., digest: _Optional[int] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
+    previous: int
+    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ..., host: _Optional[str] = ..., took_over: _Optional[bool] = ..., setup: _Optional[_Mapping[str, str]] = ..., rendezvous: _Optional[_Iterable[str]] = ..., weights: _Optional[_Iterable[str]] = ..., digest: _Optional[int] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., previous: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("version",)

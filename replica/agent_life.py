@@ -305,6 +305,7 @@ def _stripped(state: AgentState, now: float) -> AgentState:
         seat=Seat(),
         session=Session(number=state.session.number, wanted_at=wanted_at),
         incarnation=0,
+        previous=state.incarnation or state.previous,
         floor=floor,
         floor_told=floor,
         starts=(),

@@ -91,6 +91,7 @@ def welcome(state: AgentState, message: Welcome, now: float) -> AgentState:
         session=put(session, phase=SessionPhase.WELCOMED, tries=0, beat_at=now + message.lease_s / 3),
         terms=message,
         incarnation=message.incarnation,
+        previous=0,
         starts=state.starts[session.starts_told :],
     )
     if not message.join:
@@ -213,6 +214,7 @@ def greet(state: AgentState, now: float, effects: list[Effect]) -> AgentState:
         run_id=config.run_id,
         name=config.name,
         incarnation=state.incarnation,
+        previous=state.previous,
         host=config.host,
         took_over=state.locked,
         setup=attaches[0].setup,

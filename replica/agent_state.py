@@ -243,6 +243,7 @@ class Staging(Value, frozen=True):
 class AgentState(Value, frozen=True):
     """Everything. floor: every generation below this number is abandoned; floor_told: the ranks know of this one.
 
+    previous: incarnation of the life before, until this one is welcomed
     held: by shard_rank, the entry from `stand.version` that lies verified in its memory; fetching: what ranks were told
     finished: the farewell completed at this version; finish_heard: the lighthouse has answered to that
     probe, probed: whether peers are reached, asked and not tried yet; tried and not told yet
@@ -259,6 +260,7 @@ class AgentState(Value, frozen=True):
     batch: BatchPolicy = BatchPolicy(slots=1)
     steps: int = 0
     incarnation: int = 0
+    previous: int = 0
     terms: Welcome | None = None
     floor: int = 0
     floor_told: int = 0

@@ -174,6 +174,10 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     _hello(
         "another host knows of a death", "dead = hello.took_over and hello.host == old.host", "dead = hello.took_over"
     ),
+    _hello(
+        "a new life takes a name that has moved", "if hello.previous and _is_elsewhere", "if False and _is_elsewhere"
+    ),
+    _hello("a welcome that was lost costs the name", "return known.host != hello.host", "return True"),
     _hello("a reconnecting agent is fenced", "hello.incarnation < newer:", "hello.incarnation <= newer:"),
     _hello("the older incarnation is not fenced", "        state = send(state, known, Fenced(by=by))\n", ""),
     _hello("a member that comes back must heal", "join=bool(state.gens) and not member,", "join=bool(state.gens),"),

@@ -50,6 +50,12 @@ REPLICA: tuple[Mutation, ...] = (
         "        state = put(state, stand=put(state.stand, answers=work.slots, step_slots=work.step_slots))\n",
         "",
     ),
+    _life(
+        "a life before the last is forgotten",
+        "previous=state.incarnation or state.previous,",
+        "previous=state.incarnation,",
+    ),
+    _life("the life before is forgotten", "previous=state.incarnation or state.previous,", "previous=state.previous,"),
     # ---- plans
     _plan("named before it is ready", "if plan.ready and len(plan.opened)", "if len(plan.opened)"),
     _plan(

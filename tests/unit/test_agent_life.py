@@ -34,6 +34,7 @@ from replica.agent_values import (
     RankExited,
     RankSaid,
     Say,
+    SessionClosed,
     SessionOpened,
     StartRanks,
     TookOver,
@@ -83,7 +84,7 @@ def test_the_session_is_opened_once_all_ranks_have_attached() -> None:
     assert not any(isinstance(effect, OpenSession) for effect in script.effects) and script.hold is AgentHold.RANKS
     script.rank(1, attach(1))
     hello = script.meets()
-    assert (hello.incarnation, hello.took_over) == (0, True)
+    assert (hello.incarnation, hello.previous, hello.took_over) == (0, 0, True)
     assert hello.rendezvous == hello.weights == ("a:0", "a:1")
     assert hello.report == Report(abandoned=0, version=ROOT, cursor=0)
     assert script.hold is AgentHold.BASE
@@ -154,8 +155,21 @@ def test_one_dead_rank_takes_the_group_with_it() -> None:
     assert script.waits_for(StartRanks).life == 2
     script.attaches()
     hello = script.meets(incarnation=2)
-    assert (hello.incarnation, hello.took_over, hello.report.version) == (0, True, ROOT)
+    assert (hello.incarnation, hello.previous, hello.took_over, hello.report.version) == (0, 1, True, ROOT)
     assert (hello.report.generation, hello.report.abandoned, hello.report.answers) == (0, 6, ())
+
+
+def test_a_life_that_was_never_welcomed_passes_the_number_of_the_one_before_on() -> None:
+    script = in_step()
+    for life in (2, 3):
+        dies(script, 1)
+        assert script.waits_for(StartRanks).life == life
+        script.attaches()
+    assert script.meets(incarnation=2).previous == 1
+    script.does(SessionClosed(session=script.state.session.number, reason="gone"))
+    script.waits_for(OpenSession)
+    hello = script.meets(incarnation=2)
+    assert (hello.incarnation, hello.previous) == (2, 0)
 
 
 def test_the_slot_in_hand_is_told_in_the_runs_order() -> None:

@@ -10,8 +10,10 @@ from lighthouse.core_values import (
     BaseRecord,
     ClaimRecord,
     Hold,
+    Send,
     StoreIncarnation,
     StoreRecord,
+    StreamEnded,
     Tell,
     Tick,
 )
@@ -117,6 +119,25 @@ def test_a_new_incarnation_is_stored_and_fences_the_old() -> None:
     assert [e.conn for e in effects if isinstance(getattr(e, "message", None), Fenced)] == [old]
     lead.hello("g1", incarnation=1000)
     assert lead.told("g1", Fenced)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("host", "fenced"), [("old.example", True), ("new.example", False)])
+def test_a_new_life_gets_no_number_where_its_name_has_moved_to_another_host(
+    host: str, fenced: bool, stream: bool
+) -> None:
+    """On the host that it moved to, the welcome may have been lost with the stream."""
+    lead = Lead(groups_wanted=3)
+    lead.form(*THREE, host="old.example")
+    lead.say("g1", Died(reason="signal 9", shard_rank=0))
+    lead.hello("g1", host="new.example")
+    before, conn = lead.incarnations["g1"], lead.conns["g1"]
+    if not stream:
+        lead.event(StreamEnded(conn=conn, reason=""))
+    lead.hello("g1", host=host, previous=1000)
+    told = [e.conn for e in lead.effects if isinstance(e, Send) and isinstance(e.message, Fenced)]
+    assert told == ([lead.conns["g1"]] if fenced else [conn] * stream)
+    assert lead.incarnations["g1"] == before + (not fenced)
 
 
 def test_a_fenced_incarnation_and_an_older_stream_change_nothing() -> None:
