@@ -210,11 +210,12 @@ def _may_form(state: RunState, now: float) -> bool:
 
 
 def _drain_idle(state: RunState) -> RunState:
-    """Who wants to drain and takes part in nothing, or is held up by others, leaves at once."""
+    """Who drains and takes part in nothing, or is held up, leaves at once; not if others heal from it alone."""
     held = state.change is not None and state.hold not in (Hold.NONE, Hold.REPORTS, Hold.PAUSE)
     for group in list(state.groups.values()):
         idle = held or not takes_part(state, group)
-        if group.draining and group.live and not group.told_leave and not group.leaving and idle:
+        wants = group.draining and group.live and not group.told_leave and not group.leaving
+        if wants and idle and group.name not in core_heal.last_donors(state):
             state = send(state, group, Leave(reason="drained", success=True))
             state = change_group(state, group, told_leave=True)
     return state

@@ -70,11 +70,21 @@ def advance(state: RunState, now: float) -> RunState:
     return with_(state, retry_s=retry_s)
 
 
+def last_donors(state: RunState) -> frozenset[str]:
+    """Names of those who drain but are to stay: nobody else stands on the base of a hold, and somebody could heal."""
+    change = state.change
+    standing = stand(state, change.number) if change is not None and state.hold in _HEALS_IN else None
+    if standing is None or any(not group.draining for group in standing.on):
+        return frozenset()
+    last = frozenset(group.name for group in standing.on)
+    heirs = (g for g in state.groups.values() if g.live and not g.draining and g.name not in last)
+    return last if any(heirs) else frozenset()
+
+
 def _donors(state: RunState, standing: Standing | None) -> dict[str, Group]:
     if standing is not None:
         staying = {g.name: g for g in standing.on if not g.draining}
-        # In a pause all wait for the joiner, those who are about to leave, too.
-        return staying or ({g.name: g for g in standing.on} if state.hold is Hold.PAUSE else {})
+        return staying or {g.name: g for g in standing.on}  # the last who have it give it before they leave
     current = state.current
     roster = current.roster if current else ()
     groups = (member_group(state, m) for m in roster if m.role is not Role.NEWCOMER)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from lighthouse.batch import batch_policy
-from lighthouse.core_evidence import gone, release, take_report
+from lighthouse.core_evidence import gone, learn_start, release, take_report
 from lighthouse.core_keep import drop
 from lighthouse.core_state import (
     Group,
@@ -20,6 +20,7 @@ from lighthouse.core_state import (
     put_group,
     send,
     shown,
+    takes_part,
     tell,
     with_,
 )
@@ -55,7 +56,7 @@ def take_hello(state: RunState, conn: int, hello: Hello, now: float) -> RunState
         state = _replaced(state, known, incarnation, hello)
     elif known is not None and known.conn:
         state = emit(without_conn(state, known.conn), CloseStream(conn=known.conn))
-    return _welcome(state, conn, hello, incarnation, known, now)
+    return _welcome(state, conn, hello, incarnation, now)
 
 
 def _is_elsewhere(state: RunState, hello: Hello, incarnation: int) -> bool:
@@ -103,7 +104,10 @@ def _replaced(state: RunState, known: Group | None, by: int, hello: Hello) -> Ru
     return drop_group(state, hello.name)
 
 
-def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, known: Group | None, now: float) -> RunState:
+def _welcome(state: RunState, conn: int, hello: Hello, incarnation: int, now: float) -> RunState:
+    for start in sorted(hello.report.starts, key=lambda s: s.number):
+        state = learn_start(state, start)  # stored before the welcome, after which nobody tells of it again
+    known = state.groups.get(hello.name)
     same = known if known is not None and known.incarnation == incarnation else None
     fields: dict[str, Any] = {
         "conn": conn,
@@ -156,7 +160,7 @@ def _resume(state: RunState, group: Group) -> RunState:
     current, plan, report = state.current, state.plan, group.report
     if is_member(current, group) and current is not None and report.generation < current.number <= report.abandoned:
         state = with_(state, trouble=state.trouble or f"{group.name} did not hear of its base")
-    if plan is not None and any(g.number == plan.number and is_member(g, group) for g in state.gens):
+    if plan is not None and takes_part(state, group):  # who leaves with it has to have heard of it, too
         state = with_(state, plan=msgspec.structs.replace(plan, broken=True))
     entered = is_member(current, group) and current is not None and report.generation >= current.number
     if report.heal and not group.heal and not entered:  # an earlier lighthouse began it

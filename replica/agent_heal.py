@@ -76,6 +76,7 @@ def heal(state: AgentState, message: Heal, now: float) -> AgentState:
     )
     if live(state) or state.level is not None or state.ending is not None:
         reason = f"this group is in generation {shown(state, state.seat.generation)} and has weights of its own"
+        reason = f"this group is leaving: {state.ending.reason}" if state.ending is not None else reason
         return put(state, joining=put(joining, phase=JoinPhase.FAILED, reason=reason))
     # The report says that the group stands nowhere now: a `CaughtUp` of an older heal may be on its way.
     state = put(state, joining=joining, report_due=True)

@@ -178,7 +178,17 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "a new life takes a name that has moved", "if hello.previous and _is_elsewhere", "if False and _is_elsewhere"
     ),
     _hello("a welcome that was lost costs the name", "return known.host != hello.host", "return True"),
-    _hello("a reconnecting agent is fenced", "hello.incarnation < newer:", "hello.incarnation <= newer:"),
+    _hello(
+        "who leaves with a plan heard of it",
+        "    if plan is not None and takes_part(state, group):",
+        "    if plan is not None and any(g.number == plan.number and is_member(g, group) for g in state.gens):",
+    ),
+    _hello(
+        "who tells of a base is welcomed before it is stored",
+        "        state = learn_start(state, start)  # stored",
+        "        pass  # stored",
+    ),
+    _hello("a reconnecting agent is fenced", "if claimed and claimed < newer:", "if claimed and claimed <= newer:"),
     _hello("the older incarnation is not fenced", "        state = send(state, known, Fenced(by=by))\n", ""),
     _hello("a member that comes back must heal", "join=bool(state.gens) and not member,", "join=bool(state.gens),"),
     _hello(

@@ -109,7 +109,7 @@ def test_a_fenced_incarnation_that_commits_is_noticed() -> None:
         world.run(1.0)
 
 
-def test_who_has_died_before_it_is_fenced_may_commit_as_a_newer_incarnation() -> None:
+def test_who_is_fenced_may_commit_as_a_newer_incarnation_once_it_is_started_again() -> None:
     stage = Stage(msgspec.structs.replace(QUIET, groups=0, groups_wanted=2), ("A", "B"))
     stage.run(1.0)
     stage.add_group("A", label="A2", delay_s=0.0)
@@ -117,6 +117,9 @@ def test_who_has_died_before_it_is_fenced_may_commit_as_a_newer_incarnation() ->
     stage.groups["A"].rank_dies(stage.groups["A"].ranks[0], -9, "")
     stage.run(0.01)
     assert any(" A is fenced" in note for note in stage.watch.notes)
+    stage.run(5.0, lambda: stage.groups["A"].agent is None)
+    assert stage.watch.exits == [("A", 3, "incarnation 3 has taken over the name A")], "its new life takes nothing back"
+    stage.groups["A"].start()  # but a person may
     since_s = stage.engine.now
     stage.run(10.0, lambda: any(who == "A" and at > since_s for at, who, _ in stage.watch.times))
     assert ("A2", 3, "incarnation 4 has taken over the name A") in stage.watch.exits

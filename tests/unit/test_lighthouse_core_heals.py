@@ -12,9 +12,11 @@ from lighthouse.values import (
     Base,
     CaughtUp,
     Died,
+    Drain,
     Failure,
     Heal,
     HealFailed,
+    Leave,
     Opened,
     Prepare,
     Progress,
@@ -250,6 +252,52 @@ def test_whoever_falls_behind_starts_over_and_is_then_held_off_with_the_figures(
     assert len(lead.told("j1", Heal)) == 4, "the second time it is held off longer"
     lead.pass_time(1.0)
     assert len(lead.told("j1", Heal)) == 5
+
+
+@pytest.mark.parametrize("heir", [True, False])
+def test_the_last_who_has_the_weights_stays_to_give_them(heir: bool) -> None:
+    """Too few are left, and g1 drains: it leaves at once unless somebody could load from it."""
+    lead = Lead(groups_wanted=2, min_groups=2)
+    version = lead.form("g1", "g2")
+    if heir:
+        lead.hello("j1")
+    lead.say("g2", Died(reason="signal 9", shard_rank=0))
+    number = lead.state.last_number
+    lead.say("g1", Drain(), standing(version, abandoned=number))
+    assert lead.state.hold is Hold.TOO_FEW
+    if not heir:
+        assert lead.told("g1", Leave)
+        return
+    assert not lead.told("g1", Leave)
+    lead.say("j1", report_of(number))
+    heal = lead.told("j1", Heal)[-1]
+    assert donors(heal) == ["g1"] and lead.told("g1", Stage)[-1].now
+    lead.say("j1", report_of(number, NOWHERE, heal=heal.heal), report_of(number, version, heal=heal.heal))
+    assert lead.members == ["g1", "j1"]
+    lead.say("j1", CaughtUp(version=version))
+    lead.commit(4, "g1", "j1", promoted=(member("j1", lead.incarnations["j1"]),))
+    assert [leave.after_commit for leave in lead.told("g1", Leave)] == [True]
+
+
+def test_who_drained_and_is_out_gives_what_only_it_has() -> None:
+    """g2 and g3 went on without it, and died."""
+    lead = Lead(groups_wanted=3, min_groups=2)
+    version = lead.form(*THREE)
+    lead.say("g1", Drain())
+    plan = lead.state.last_number
+    for name in THREE:
+        lead.say(name, Opened(number=plan))
+    start = Start(number=plan, version=Version(4, version.generation))
+    lead.commit(4, "g2", start=start)
+    lead.say("g1", standing(start.version, abandoned=plan + 1, generation=plan))
+    for name in ("g2", "g3"):
+        lead.say(name, Died(reason="signal 9", shard_rank=0))
+    lead.hello("j1")
+    number = lead.state.last_number
+    lead.say("g1", standing(start.version, abandoned=number, generation=plan))
+    lead.say("j1", report_of(number))
+    assert lead.state.hold is Hold.TOO_FEW and not lead.told("g1", Leave)
+    assert [donors(heal) for heal in lead.told("j1", Heal)] == [["g1"]]
 
 
 def test_a_heal_that_waits_for_a_roll_call_is_begun_anew_in_a_hold() -> None:

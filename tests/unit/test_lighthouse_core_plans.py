@@ -121,6 +121,18 @@ def test_a_plan_is_replaced_when_a_member_may_have_missed_it() -> None:
     assert second.number > first.number
 
 
+def test_a_plan_is_replaced_when_who_leaves_with_it_may_have_missed_it() -> None:
+    """Its records have to name it, too."""
+    lead = Lead(groups_wanted=3)
+    version = lead.form(*THREE)
+    lead.say("g3", Drain())
+    (first,) = lead.told("g3", Prepare)
+    lead.hello("g3", standing(version, abandoned=version.generation), incarnation=lead.incarnations["g3"])
+    lead.say("g3", Drain())
+    (second,) = lead.told("g3", Prepare)[1:]
+    assert second.number > first.number and lead.told("g1", Prepare)[-1].number == second.number
+
+
 def test_an_opening_that_failed_is_tried_again_later() -> None:
     lead = Lead(groups_wanted=2)
     prepare = lead.join("j1", lead.form(*TWO))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lead import SETUP, Lead, member, report_of, standing
 
-from lighthouse.core_values import BaseRecord, ClaimRecord, StoreRecord
+from lighthouse.core_values import BaseRecord, ClaimRecord, Send, StoreBase, StoreRecord
 from lighthouse.values import (
     ROOT,
     Abandon,
@@ -19,6 +19,7 @@ from lighthouse.values import (
     Stage,
     Start,
     Version,
+    Welcome,
 )
 
 FIRST, SECOND = 1001, 1002
@@ -123,6 +124,18 @@ def test_a_joiner_that_cannot_enter_is_not_waited_for_by_the_next_lighthouse_eit
         lead.say("j1", HealFailed(heal=77, reason="no source answers"))
     (abandon,) = lead.told("g1", Abandon)
     assert "j1" in abandon.reason
+
+
+def test_a_base_that_a_hello_brings_is_stored_before_the_welcome() -> None:
+    """Who was welcomed does not tell of it again, and a lighthouse may be gone between any two effects."""
+    lead = restarted("g1", "g2", planned=roster("g2"))
+    start = Start(number=SECOND, version=SWITCH, cursor=24)
+    back(lead, "g2", standing(Version(6, SECOND), generation=SECOND, starts=(start,)))
+    kinds = [type(e.message if isinstance(e, Send) else e) for e in lead.effects]
+    assert kinds.index(StoreBase) < kinds.index(Welcome)
+    assert lead.number == SECOND and lead.state.history.contains(Version(6, SECOND))
+    back(lead, "g1", standing(SWITCH, abandoned=SECOND + 1, generation=SECOND, starts=(start,)))
+    assert len([e for e in lead.effects if isinstance(e, StoreBase)]) == 1
 
 
 def test_a_joiner_that_follows_is_waited_for_by_the_next_lighthouse() -> None:
