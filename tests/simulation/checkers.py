@@ -76,7 +76,7 @@ class Watch(Notes):
         self.staged_at: dict[int, Version] = {}
         self.commits: dict[Version, float] = {}
         self.times: list[tuple[float, str, Version]] = []
-        self.computed_count: Counter[tuple[str, int, int, int, int]] = Counter()
+        self.computed_count: Counter[tuple[str, int, int]] = Counter()
         self.recomputed: list[str] = []
         self.stored_all: list[Any] = []
         self.finished: Version | None = None
@@ -96,7 +96,7 @@ class Watch(Notes):
 
     def computed(self, rank: Rank, slot: int) -> None:
         """Promise 2: what was computed is not thrown away: no rank computes a slot of one version twice."""
-        key = (rank.group.label, id(rank), rank.weights, rank.book.cursor + slot, rank.shard_rank)
+        key = (rank.address, rank.weights, rank.book.cursor + slot)
         self.computed_count[key] += 1
         if self.computed_count[key] > 1:
             self.recomputed.append(
