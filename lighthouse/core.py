@@ -212,10 +212,11 @@ def _may_form(state: RunState, now: float) -> bool:
 def _drain_idle(state: RunState) -> RunState:
     """Who drains and takes part in nothing, or is held up, leaves at once; not if others heal from it alone."""
     held = state.change is not None and state.hold not in (Hold.NONE, Hold.REPORTS, Hold.PAUSE)
-    for group in list(state.groups.values()):
-        idle = held or not takes_part(state, group)
-        wants = group.draining and group.live and not group.told_leave and not group.leaving
-        if wants and idle and group.name not in core_heal.last_donors(state):
+    waiting = [g for g in state.groups.values() if g.draining and g.live and not g.told_leave and not g.leaving]
+    idle = [group for group in waiting if held or not takes_part(state, group)]
+    last = core_heal.last_donors(state) if idle else frozenset()
+    for group in idle:
+        if group.name not in last:
             state = send(state, group, Leave(reason="drained", success=True))
             state = change_group(state, group, told_leave=True)
     return state

@@ -71,7 +71,8 @@ def take_report(state: RunState, group: Group, report: Report) -> RunState:
         failed = report.failed and report.generation == gen.number >= report.abandoned
         outside = gen.planned and gen is state.gens[0] and report.generation < gen.number and _missed(gen, report)
         if failed or overtaken or outside:
-            why = report.reason or ("a change had begun" if overtaken else "it saw no switch to its generation")
+            known = "a change had begun" if overtaken else "its generation failed" if failed else "it missed the switch"
+            why = report.reason or known
             state = with_(state, trouble=state.trouble or f"{group.name}: {why}")
     current = state.current
     if current and report.generation == current.number and report.promoted not in ((), current.grown):

@@ -34,7 +34,9 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
         "return count >= config.min_groups and",
         "return count > config.min_groups and",
     ),
-    _core("an idle drain waits out a hold", "idle = held or not takes_part", "idle = not takes_part"),
+    _core(
+        "an idle drain waits out a hold", "if held or not takes_part(state, group)]", "if not takes_part(state, group)]"
+    ),
     _core(
         "the run ends though somebody lives",
         "return state.hold is Hold.COLD_START and all_dead(state)",
