@@ -83,12 +83,13 @@ def last_donors(state: RunState) -> frozenset[str]:
 
 def _donors(state: RunState, standing: Standing | None) -> dict[str, Group]:
     if standing is not None:
-        staying = {g.name: g for g in standing.on if not g.draining}
-        return staying or {g.name: g for g in standing.on}  # the last who have it give it before they leave
-    current = state.current
-    roster = current.roster if current else ()
-    groups = (member_group(state, m) for m in roster if m.role is not Role.NEWCOMER)
-    return {g.name: g for g in groups if g is not None and g.live and not g.draining}
+        able = list(standing.on)
+    else:
+        roster = state.current.roster if state.current else ()
+        groups = (member_group(state, m) for m in roster if m.role is not Role.NEWCOMER)
+        able = [g for g in groups if g is not None and g.live]
+    staying = [g for g in able if not g.draining]
+    return {g.name: g for g in staying or able}  # the last who have the weights give them before they leave
 
 
 def _needs(state: RunState, group: Group, standing: Standing | None) -> bool:

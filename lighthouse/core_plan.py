@@ -98,7 +98,9 @@ def _plan(state: RunState, current: Gen, now: float) -> RunState:
     joins = [g for g in state.groups.values() if g.caught and g.live and not g.draining and not is_member(current, g)]
     joins = [] if core_pause.pauses(state) else joins
     drains = [g for m in current.roster if (g := member_group(state, m)) is not None and g.draining]
-    if len(stays) < state.config.min_groups and drains:
+    if not stays and any(_is_heir(state, group) for group in state.groups.values()):
+        stays = current.roster  # they leave once somebody else has the weights, and computes
+    elif drains and len(stays) + len(joins) < state.config.min_groups:
         return _leave_unplanned(state, drains)
     wanted = tuple(sorted((*stays, *(_newcomer(g) for g in joins)), key=lambda m: natural_key(m.name)))
     config = state.config
@@ -124,6 +126,11 @@ def _plan(state: RunState, current: Gen, now: float) -> RunState:
 def _stays(group: Group | None, member: Member) -> bool:
     """Whether a member is wanted in the next generation too. One that is lost is the business of a change, not ours."""
     return group is None or not (group.draining or group.mismatched)
+
+
+def _is_heir(state: RunState, group: Group) -> bool:
+    """Whether a group that is no member could get the weights before all members have left."""
+    return group.live and not group.draining and not is_member(state.current, group)
 
 
 def _newcomer(group: Group) -> Member:

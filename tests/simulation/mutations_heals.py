@@ -113,7 +113,7 @@ HEALS: tuple[Mutation, ...] = (
     _pause("who was given up is waited for again at once", "retry_s=now + wait_s, caught", "retry_s=now, caught"),
     _pause("who stands there is waited for", "if g.name not in standing and", "if"),
     _change("entries are applied where nothing is replayed", " or core_pause.pauses(state):", ":"),
-    _heal("who is about to leave gives nothing", "return staying or {", "return staying and {"),
+    _heal("who is about to leave gives nothing", "for g in staying or able}", "for g in staying}"),
     _heal("the last who has the weights leaves", "return last if any(heirs) else", "return"),
     _heal("who has the weights stays for nobody", "return last if any(heirs) else frozenset()", "return last"),
     _heal("what was loaded before others went on will do", "(loaded and group.report.version !=", "(False and 0 !="),

@@ -213,13 +213,24 @@ LIGHTHOUSE: tuple[Mutation, ...] = (
     ),
     _plan(
         "a drain goes below min_groups",
-        "len(stays) < state.config.min_groups and",
-        "len(stays) < state.config.min_groups - 1 and",
+        "len(stays) + len(joins) < state.config.min_groups:",
+        "len(stays) + len(joins) < state.config.min_groups - 1:",
     ),
     _plan(
         "a drain of the last spare group waits",
-        "len(stays) < state.config.min_groups and",
-        "len(stays) <= state.config.min_groups and",
+        "len(stays) + len(joins) < state.config.min_groups:",
+        "len(stays) + len(joins) <= state.config.min_groups:",
+    ),
+    _plan(
+        "who leaves and who joins do not swap",
+        "len(stays) + len(joins) < state.config.min_groups:",
+        "len(stays) < state.config.min_groups:",
+    ),
+    _plan("the last member leaves its heirs", "    if not stays and any(", "    if False and any("),
+    _plan(
+        "the last member waits for nobody",
+        "return group.live and not group.draining and not is_member",
+        "return group.live or not is_member",
     ),
     _plan("a broken plan is waited for", "vanished = state.plan.broken or any(", "vanished = any("),
     _plan("planned before roles have settled", "current is None or not current.committed or", "current is None or"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lead import Lead, standing
+from lead import Lead, member, standing
 
 from lighthouse.core import status, wake_at
 from lighthouse.core_values import StoreClaim, StoreNumber, StreamEnded, Tell, Tick
@@ -110,6 +110,50 @@ def test_a_drain_below_min_groups_is_not_planned(min_groups: int, plans: bool) -
     lead.say("g1", Drain())
     assert bool(lead.told("g1", Prepare)) is plans
     assert [leave.after_commit for leave in lead.told("g1", Leave)] == ([] if plans else [True])
+
+
+def test_who_leaves_and_who_has_caught_up_swap_in_one_plan() -> None:
+    """Without the joiner too few would stay."""
+    lead = Lead(groups_wanted=3, min_groups=3)
+    version = lead.form(*THREE)
+    lead.join("j1", version)
+    lead.say("g1", Drain())
+    prepare = lead.told("g1", Prepare)[-1]
+    assert (prepare.roster.left, [m.name for m in prepare.roster.joined]) == (("g1",), ["j1"])
+    assert not lead.told("g1", Leave)
+
+
+def test_the_last_member_leaves_once_somebody_else_has_the_weights_and_computes() -> None:
+    lead = Lead(groups_wanted=2)
+    version = lead.form(*TWO)
+    lead.hello("j1")
+    for name in TWO:
+        lead.say(name, Drain())
+    first = lead.state.last_number
+    assert planned(lead) == ["g2"], "g1 may go, and is not kept by what is asked of g2 later"
+    for name in TWO:
+        lead.say(name, Opened(number=first))
+    start = Start(number=first, version=Version(4, version.generation))
+    lead.commit(4, "g2", start=start)
+    lead.commit(5, "g2", start=start)
+    assert heals(lead, "j1")[-1] == "g2" and not lead.told("g2", Leave)
+    lead.catches_up("j1", Version(5, first))
+    number = lead.state.last_number
+    assert planned(lead) == ["g2", "j1"]
+    for name in ("g2", "j1"):
+        lead.say(name, Opened(number=number))
+    start = Start(number=number, version=Version(6, first))
+    lead.commit(6, "g2", start=start)
+    assert lead.state.last_number == number, "it has not computed yet"
+    lead.commit(7, "g2", start=start, promoted=(member("j1", lead.incarnations["j1"], Role.SPARE),))
+    assert planned(lead) == ["j1"] and not lead.told("g2", Leave)
+
+
+def test_the_last_member_leaves_at_once_if_nobody_is_there_to_have_the_weights() -> None:
+    lead = Lead(groups_wanted=1)
+    lead.form("g1")
+    lead.say("g1", Drain())
+    assert [leave.after_commit for leave in lead.told("g1", Leave)] == [True]
 
 
 def test_a_plan_is_replaced_when_a_member_may_have_missed_it() -> None:
