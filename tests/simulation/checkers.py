@@ -326,11 +326,11 @@ class Watch(Notes):
         for group in self._world.groups.values():
             if group.paused_until > since_s or self._world.network.were_apart(group.label, LIGHTHOUSE, since_s):
                 continue
-            # A copy is whole only where all shards have it: of a heal that failed, some ranks may have loaded theirs.
+            # A copy is whole only where all shards have it: some ranks may have loaded, and others not, or not yet.
             whole = group.training and all(rank.book.usable for rank in group.ranks)
-            for version in {rank.book.version for rank in group.ranks} if whole else ():
-                if version > newest and not is_cut_off(self, version):
-                    self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {version}")
+            version = min(rank.book.version for rank in group.ranks) if whole else ROOT
+            if version > newest and not is_cut_off(self, version):
+                self.broken(f"the run ended ({effect.reason}) though {group.label} stands on {version}")
 
 
 def is_cut_off(watch: Watch, version: Version) -> bool:
